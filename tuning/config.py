@@ -1,0 +1,62 @@
+"""What the tuning room may be told: finetune and sweep sections of the config tree.
+
+In: plain mappings. Out: frozen, validated sections. Knows pydantic only, so that reading a config starts nothing.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Section(BaseModel):
+    """A frozen section of the config tree that refuses keys it does not own."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, coerce_numbers_to_str=True, allow_inf_nan=False
+    )
+
+
+Size = Annotated[int, Field(ge=1)]
+
+
+class Finetune(Section):
+    """How a head (and the encoder under it) is trained on a task."""
+
+    mode: Literal["frozen", "full"] = "full"
+    """frozen: the head only, on the encoder's cached outputs; full: every weight."""
+    learning_rate: Annotated[float, Field(gt=0)] = 3e-4
+    """Peak learning rate of AdamW."""
+    epochs: Size = 3
+    """Passes over the training examples; the best one by validation counts."""
+    length: Annotated[int, Field(ge=4)] = 64
+    """Most tokens of an example; longer texts are cut."""
+    global_batch: Size = 32
+    """Examples per optimizer step."""
+    warmup_ratio: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    """Share of the steps over which the learning rate rises."""
+    weight_decay: Annotated[float, Field(ge=0)] = 0.01
+    """AdamW's decay, not applied to biases and LayerNorm."""
+    gradient_clipping: Annotated[float, Field(gt=0)] | None = 1.0
+    """Largest norm of a step's gradient; None: no clipping."""
+
+
+class Sweep(Section):
+    """Which points are tried, on which encoders, how often."""
+
+    encoders: Annotated[tuple[str, ...], Field(min_length=1)] = ("pretrained", "random")
+    """"pretrained": the export of the pretraining run of this name; "random": the same shape with random weights,
+    the control; anything else: a Hugging Face folder."""
+    space: dict[str, Any] = {
+        "finetune.mode": ["frozen", "full"],
+        "finetune.learning_rate": {"frozen": [3e-3, 1e-2], "full": [1e-4, 3e-4]},
+        "finetune.epochs": {"frozen": [30], "full": [3]},
+    }
+    """Dotted key -> values, or -> {mode: values}. The grid of all combinations is run."""
+    seeds: Size = 2
+    """Trials of each point, with seeds seed, seed + 1, ..."""
+    cpus_per_trial: Annotated[float, Field(gt=0)] = 1
+    """CPUs that a trial asks of Ray."""
+    gpus_per_trial: Annotated[float, Field(ge=0)] = 0
+    """GPUs that a trial asks of Ray; fractions share one."""
+    must_beat_random: bool = False
+    """Exit with 1 unless the best pretrained entry beats the best random one by more than both seed deviations."""
