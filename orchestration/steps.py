@@ -1,0 +1,136 @@
+"""The one training loop, for pretraining objectives and downstream heads alike.
+
+In: an engine (which holds the objective), the micro-batches of each step, a learning rate per step.
+Out: a record per optimizer step. Knows neither Ray nor files: whoever drains the generator saves, logs and evaluates.
+
+The loss of a step is a sum over targets divided by the number of targets of the whole step, over all ranks and
+micro-batches, each loss term with its own count. A mean of means would weigh a target by its neighbours' number, and
+1 x 8 and 2 x 4 rows would be two different trainings.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+Batch = dict[str, Tensor]
+
+
+class Engine(Protocol):
+    """What the loop needs of an engine: orchestration/engine.py has two."""
+
+    module: nn.Module
+    device: torch.device
+
+    def all_reduce(self, values: Tensor) -> Tensor:
+        """Sum over ranks."""
+        ...
+
+    def forward(self, batch: Batch) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Loss sum per term, metric sums."""
+        ...
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradient of this rank's share of the step's loss."""
+        ...
+
+    def step(self, learning_rate: float) -> float:
+        """Sum gradients over ranks, clip, update; returns the gradient's norm before clipping."""
+        ...
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """One optimizer step, equal on every rank."""
+
+    step: int
+    loss: float
+    terms: dict[str, float]
+    """Mean loss per target of each term."""
+    targets: int
+    """Targets of all terms, all ranks, all micro-batches."""
+    metrics: dict[str, float]
+    """Metric sums over the step, such as "correct"."""
+    learning_rate: float
+    gradient_norm: float
+
+
+def train_steps(
+    engine: Engine,
+    steps: Iterable[tuple[int, list[Batch]]],
+    learning_rate: Callable[[int], float],
+) -> Iterator[StepRecord]:
+    """Train on `steps` (step number, this rank's micro-batches); yields after each optimizer step.
+
+    Every rank must bring the same number of micro-batches. Raises FloatingPointError, on all ranks alike and before
+    the weights move, where the loss of a step is not finite, and after a refused update where the gradient is not.
+    """
+    engine.module.train()
+    for step, micro_batches in steps:
+        counts = _targets(engine, micro_batches)
+        totals: dict[str, Tensor] = {}
+        for batch in micro_batches:
+            sums, metrics = engine.forward(batch)
+            # 0 targets of a term in the whole step: 0 loss and 0 weight, not 0/0.
+            engine.backward(torch.stack([value / max(counts[term], 1) for term, value in sums.items()]).sum())
+            _add(totals, {f"loss.{term}": value.detach() for term, value in sums.items()})
+            _add(totals, metrics)
+        sums_by_name = _reduced(engine, totals)
+        terms = {term: sums_by_name.pop(f"loss.{term}") / max(count, 1) for term, count in counts.items()}
+        loss = sum(terms.values())
+        rate = learning_rate(step)
+        if not torch.isfinite(torch.tensor(loss)):
+            raise FloatingPointError(f"step {step}: the loss is {loss} (learning rate {rate:g})")
+        norm = engine.step(rate)
+        if not torch.isfinite(torch.tensor(norm)):
+            raise FloatingPointError(f"step {step}: the gradient's norm is {norm} (loss {loss:g}, learning rate {rate:g})")
+        yield StepRecord(step, loss, terms, sum(counts.values()), sums_by_name, rate, norm)
+
+
+@torch.no_grad()
+def evaluate(engine: Engine, batches: Iterable[Batch]) -> dict[str, float]:
+    """Loss per target over all ranks' batches, without training: {"loss", "targets", metric sums}.
+
+    Every rank must bring the same number of batches. Dropout is off; the mode the module was in comes back.
+    """
+    training = engine.module.training
+    engine.module.eval()
+    totals: dict[str, Tensor] = {}
+    counts: dict[str, int] = {}
+    for batch in batches:
+        for term, count in engine.module.count_targets(batch).items():  # pyright: ignore[reportCallIssue]
+            counts[term] = counts.get(term, 0) + int(count)
+        sums, metrics = engine.forward(batch)
+        _add(totals, {f"loss.{term}": value for term, value in sums.items()})
+        _add(totals, metrics)
+    engine.module.train(training)
+    _add(totals, {f"count.{term}": torch.tensor(float(count)) for term, count in counts.items()})
+    reduced = _reduced(engine, totals)
+    targets = {term: reduced.pop(f"count.{term}") for term in counts}
+    loss = sum(reduced.pop(f"loss.{term}") / max(count, 1) for term, count in targets.items())
+    return {"loss": loss, "targets": sum(targets.values()), **reduced}
+
+
+def _targets(engine: Engine, micro_batches: list[Batch]) -> dict[str, int]:
+    """Targets of each loss term over the whole step, known before the first backward pass."""
+    counts: dict[str, Tensor] = {}
+    for batch in micro_batches:
+        module_counts = engine.module.count_targets(batch)  # pyright: ignore[reportCallIssue]
+        _add(counts, {term: torch.tensor(float(count)) for term, count in module_counts.items()})
+    return {term: round(count) for term, count in _reduced(engine, counts).items()}
+
+
+def _add(totals: dict[str, Tensor], more: dict[str, Tensor]) -> None:
+    """Add sums by name, in double precision: a long evaluation adds millions of small terms."""
+    for name, value in more.items():
+        value = value.detach().double()
+        totals[name] = totals[name] + value if name in totals else value
+
+
+def _reduced(engine: Engine, totals: dict[str, Tensor]) -> dict[str, float]:
+    """Sum every total over all ranks, in one all-reduce."""
+    names = sorted(totals)
+    values = engine.all_reduce(torch.stack([totals[name].to(engine.device) for name in names]))
+    return dict(zip(names, values.tolist(), strict=True))
