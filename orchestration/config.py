@@ -177,7 +177,8 @@ class _Loader(yaml.SafeLoader):
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]  # pyright: ignore[reportUnknownVariableType]
         twice = sorted({str(key) for key in keys if keys.count(key) > 1})
         if twice:
-            raise yaml.constructor.ConstructorError(None, None, f"key stands twice: {', '.join(twice)}", node.start_mark)
+            cause = f"key stands twice: {', '.join(twice)}"
+            raise yaml.constructor.ConstructorError(None, None, cause, node.start_mark)
         return super().construct_mapping(node, deep)
 
 

@@ -8,6 +8,7 @@ micro-batches, each loss term with its own count. A mean of means would weigh a 
 1 x 8 and 2 x 4 rows would be two different trainings.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
@@ -81,11 +82,11 @@ def train_steps(
         terms = {term: sums_by_name.pop(f"loss.{term}") / max(count, 1) for term, count in counts.items()}
         loss = sum(terms.values())
         rate = learning_rate(step)
-        if not torch.isfinite(torch.tensor(loss)):
+        if not math.isfinite(loss):
             raise FloatingPointError(f"step {step}: the loss is {loss} (learning rate {rate:g})")
         norm = engine.step(rate)
-        if not torch.isfinite(torch.tensor(norm)):
-            raise FloatingPointError(f"step {step}: the gradient's norm is {norm} (loss {loss:g}, learning rate {rate:g})")
+        if not math.isfinite(norm):
+            raise FloatingPointError(f"step {step}: the gradient's norm is {norm} (loss {loss:g}, rate {rate:g})")
         yield StepRecord(step, loss, terms, sum(counts.values()), sums_by_name, rate, norm)
 
 
