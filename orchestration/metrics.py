@@ -24,6 +24,7 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
 
 def cut(path: Path, step: int) -> None:
     """Remove the lines of `step` and later ones: training starts again there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     kept = [json.dumps(record) + "\n" for record in read(path) if record["step"] < step]
     part = path.with_name(path.name + ".part")
     part.write_text("".join(kept), encoding="utf-8")

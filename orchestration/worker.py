@@ -1,0 +1,254 @@
+"""One rank of a pretraining run: read this page first, it is what the product does.
+
+    shard of the stream -> micro-batches -> objective in a ZeRO engine -> steps -> metrics, checkpoints -> HF folder
+
+Ray Train calls `pretrain_worker` in every worker of the group, again after a failure. All it needs is in its Job; rows
+come through `get_dataset_shard` and nowhere else. Nothing that is called below knows Ray.
+"""
+
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import ray
+import ray.train
+import ray.train.torch
+import torch
+import torch.distributed as dist
+
+from data.batches import Part, micro_batches, steps_of
+from model.encoder import build_encoder
+from model.export import export_folder
+from model.objectives import build_objective
+from orchestration import checkpoint, metrics
+from orchestration.config import Config
+from orchestration.engine import DeepSpeedEngine
+from orchestration.schedule import learning_rate
+from orchestration.steps import Batch, StepRecord, evaluate, train_steps
+from orchestration.stream import parts_of
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a worker is told. Paths are absolute and the same on every node."""
+
+    config: Config
+    run: str
+    tokenizer_folder: str
+    vocab_size: int
+    pad_id: int
+    accumulation: int
+    """Micro-batches per step and rank."""
+    steps_per_epoch: int
+    dump_batches: str | None
+    fault: str | None
+    pacer: Any
+
+
+def pretrain_worker(job: Job) -> None:
+    """Train from the stream's cursor to the last step, then export. An error names the rank and the step."""
+    config, run = job.config, Path(job.run)
+    pretrain, rank = config.pretrain, dist.get_rank()
+    device = ray.train.torch.get_device()
+    share_cores(ray.train.get_context().get_local_world_size(), device)
+
+    model = build_encoder(config.encoder, job.vocab_size, job.pad_id, config.seed)
+    engine = DeepSpeedEngine(
+        build_objective(config.objective, model),
+        stage=config.zero.stage,
+        micro_batch=pretrain.micro_batch,
+        accumulation=job.accumulation,
+        weight_decay=pretrain.weight_decay,
+        gradient_clipping=pretrain.gradient_clipping,
+        bf16=uses_bf16(pretrain.precision, device),
+        persistence_threshold=config.zero.persistence_threshold,
+        device=device,
+    )
+
+    shard = ray.train.get_dataset_shard("rows")
+    start = ray.get(job.pacer.start.remote())  # where the stream begins: the only source of that number
+    if start:
+        engine.load(checkpoint.folder_of(run, start))
+    journal = Journal(job, start) if rank == 0 else None
+    if job.dump_batches:
+        metrics.cut(Path(job.dump_batches) / f"rank{rank}.jsonl", start)
+    rate = partial(
+        learning_rate,
+        steps=pretrain.steps,
+        peak=pretrain.learning_rate,
+        warmup_ratio=pretrain.warmup_ratio,
+        schedule=pretrain.schedule,
+    )
+    clock = Clock()
+    step, scores = start, {}
+    try:
+        for is_evaluation, parts in groupby(clock.waiting(parts_of(shard, rank)), key=lambda part: part.evaluation):
+            if is_evaluation:
+                scores = evaluate(engine, evaluation_batches(parts, job))
+                if journal:
+                    journal.write_evaluation(step, scores)
+                clock.lap()
+                continue
+            for record in train_steps(engine, training_steps(parts, job, step, start), rate):
+                step = record.step + 1
+                if journal:
+                    journal.write_step(record, *clock.lap())
+                if step % config.checkpoints.every_steps == 0 or step == pretrain.steps:
+                    save(engine, job, step)
+                    clock.lap()
+    except Exception as error:
+        raise RuntimeError(f"rank {rank}, step {step}: {type(error).__name__}: {error}") from error
+
+    state = engine.full_state()  # every rank takes part in gathering
+    if rank == 0:
+        weights = {name.removeprefix("model."): value for name, value in state.items()}
+        export_folder(model, job.tokenizer_folder, run / "export", card=card(config, scores), state_dict=weights)
+    dist.barrier()
+
+
+def training_steps(parts: Iterable[Part], job: Job, step: int, start: int) -> Iterator[tuple[int, list[Batch]]]:
+    """Each step's number and this rank's micro-batches. Raises RuntimeError where a step is not the expected one."""
+    rank = dist.get_rank()
+    for part in parts:
+        if part.first_step != step:
+            raise RuntimeError(f"the stream brought step {part.first_step} where {step} was due")
+        for step, rows in steps_of(part):
+            # Dropout is keyed by (seed, step, rank): what a step drops depends on no step before it.
+            seed = np.random.SeedSequence([job.config.seed, step, rank]).generate_state(1, np.uint64)
+            torch.manual_seed(int(seed[0]))
+            batches = micro_batches(part, rows, job.config.pretrain.micro_batch, job.accumulation, job.pad_id)
+            if job.dump_batches:
+                dump(Path(job.dump_batches), part, rows, job.config.pretrain.micro_batch)
+            if job.fault and start == 0:
+                strike(job.fault, rank, step)
+            yield step, tensors(batches)
+        step = part.last_step
+
+
+def evaluation_batches(parts: Iterable[Part], job: Job) -> Iterator[Batch]:
+    """This rank's held-out batches; every rank has the same number."""
+    for part in parts:
+        for _, rows in steps_of(part):
+            yield from tensors(micro_batches(part, rows, job.config.pretrain.micro_batch, 1, job.pad_id))
+
+
+def tensors(batches: list[dict[str, Any]]) -> list[Batch]:
+    """Arrays to torch tensors, without a copy."""
+    return [{key: torch.from_numpy(array) for key, array in batch.items()} for batch in batches]
+
+
+def save(engine: DeepSpeedEngine, job: Job, step: int) -> None:
+    """Save the state before `step`, all ranks together."""
+    checkpoint.save(
+        Path(job.run),
+        step,
+        write_state=engine.save,
+        barrier=dist.barrier,
+        is_first_rank=dist.get_rank() == 0,
+        facts={"world_size": dist.get_world_size(), "zero_stage": job.config.zero.stage},
+        keep=job.config.checkpoints.keep,
+    )
+
+
+class Journal:
+    """Rank 0's record of the run: metrics.jsonl, and the newest line for the driver's progress."""
+
+    def __init__(self, job: Job, start: int) -> None:
+        self._job = job
+        self._writer = metrics.Writer(Path(job.run) / "metrics.jsonl", start)
+
+    def write_step(self, record: StepRecord, seconds: float, waited_seconds: float) -> None:
+        """One line per optimizer step."""
+        line = {
+            "step": record.step,
+            "epoch": record.step // self._job.steps_per_epoch,
+            "tokens": int(record.metrics["tokens"]),
+            "targets": record.targets,
+            "loss": record.loss,
+            "learning_rate": record.learning_rate,
+            "gradient_norm": record.gradient_norm,
+            "tokens_per_second": record.metrics["tokens"] / seconds,
+            "data_wait_fraction": waited_seconds / seconds,
+        }
+        self._writer.write(line)
+        self._job.pacer.begin.remote(record.step + 1, line)
+
+    def write_evaluation(self, step: int, scores: dict[str, float]) -> None:
+        """One line per evaluation, of the weights before `step`."""
+        accuracy = scores["correct"] / max(scores["targets"], 1)
+        line = {"step": step, "eval_loss": scores["loss"], "eval_accuracy": accuracy, "eval_targets": scores["targets"]}
+        self._writer.write(line)
+        self._job.pacer.begin.remote(step, line)
+
+
+class Clock:
+    """Seconds since the last lap, and how many of them went into waiting for data."""
+
+    def __init__(self) -> None:
+        self._begun = time.perf_counter()
+        self._waited = 0.0
+
+    def waiting(self, parts: Iterator[Part]) -> Iterator[Part]:
+        """Pass the parts on, counting the time that each one takes to come."""
+        while True:
+            begun = time.perf_counter()
+            part = next(parts, None)
+            self._waited += time.perf_counter() - begun
+            if part is None:
+                return
+            yield part
+
+    def lap(self) -> tuple[float, float]:
+        """(seconds, seconds of waiting) since the last lap."""
+        now = time.perf_counter()
+        lap = now - self._begun, self._waited
+        self._begun, self._waited = now, 0.0
+        return lap
+
+
+def dump(folder: Path, part: Part, rows: Any, micro_batch: int) -> None:
+    """Append one step's rows as trained: one JSON object a micro-batch, padding and filler rows left out."""
+    with (folder / f"rank{part.rank}.jsonl").open("a", encoding="utf-8") as file:
+        for begin in range(0, len(rows), micro_batch):
+            chosen = rows[begin : begin + micro_batch]
+            line = {"step": int(part.step[chosen[0]]), "row_ids": part.row_ids[chosen].tolist()}
+            for name, values in (("input_ids", part.input_ids), ("labels", part.labels)):
+                line[name] = [values[row, : part.lengths[row]].tolist() for row in chosen]
+            file.write(json.dumps(line) + "\n")
+
+
+def strike(fault: str, rank: int, step: int) -> None:
+    """The fault hook of the tests, from CLOZE_FAULT: "kill:RANK:STEP" or "raise:RANK:STEP"."""
+    kind, of_rank, at_step = fault.split(":")
+    if (rank, step) == (int(of_rank), int(at_step)):
+        if kind == "kill":
+            os.kill(os.getpid(), 9)
+        raise RuntimeError(f"the fault that CLOZE_FAULT={fault} asked for")
+
+
+def share_cores(workers_on_node: int, device: torch.device) -> None:
+    """Threads x workers <= cores: Ray would leave one thread to each, torch would take all cores for each."""
+    if device.type == "cpu":
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // workers_on_node))
+
+
+def uses_bf16(precision: str, device: torch.device) -> bool:
+    """Whether the engine computes in bf16: on CPUs without AMX it is slower than fp32, so "auto" asks for a GPU."""
+    return precision == "bf16" or (precision == "auto" and device.type == "cuda" and torch.cuda.is_bf16_supported())
+
+
+def card(config: Config, scores: dict[str, float]) -> str:
+    """The model card's text."""
+    lines = [f"`{config.name}`: a {config.encoder.family} encoder pretrained with Cloze."]
+    lines.append(f"{config.pretrain.steps:,} steps of {config.pretrain.global_batch} rows, seed {config.seed}.")
+    if scores:
+        accuracy = scores["correct"] / max(scores["targets"], 1)
+        lines.append(f"Held-out masked loss {scores['loss']:.3f}, accuracy {accuracy:.3f}.")
+    return "\n".join(lines) + "\n"
