@@ -146,6 +146,10 @@ class Config(Section):
                 f"finetune.length={self.finetune.length} is more than encoder.max_position_embeddings={positions}; "
                 f"give finetune.length<={positions} or a longer encoder"
             )
+        if self.encoder.init is not None and self.tokenizer.path is None:
+            raise ValueError(
+                f"encoder.init={self.encoder.init} brings a vocabulary; give tokenizer.path={self.encoder.init} too"
+            )
         return self
 
 

@@ -244,11 +244,17 @@ def uses_bf16(precision: str, device: torch.device) -> bool:
     return precision == "bf16" or (precision == "auto" and device.type == "cuda" and torch.cuda.is_bf16_supported())
 
 
-def card(config: Config, scores: dict[str, float]) -> str:
-    """The model card's text."""
-    lines = [f"`{config.name}`: a {config.encoder.family} encoder pretrained with Cloze."]
-    lines.append(f"{config.pretrain.steps:,} steps of {config.pretrain.global_batch} rows, seed {config.seed}.")
+def card(config: Config, scores: dict[str, float]) -> dict[str, Any]:
+    """Title and facts of the export's model card."""
+    facts: dict[str, Any] = {
+        "title": f"{config.name}: a {config.encoder.family} encoder pretrained with Cloze",
+        "objective": config.objective.name,
+        "steps": config.pretrain.steps,
+        "rows per step": config.pretrain.global_batch,
+        "tokens per row": config.rows.length,
+        "seed": config.seed,
+    }
     if scores:
-        accuracy = scores["correct"] / max(scores["targets"], 1)
-        lines.append(f"Held-out masked loss {scores['loss']:.3f}, accuracy {accuracy:.3f}.")
-    return "\n".join(lines) + "\n"
+        facts["held-out loss"] = scores["loss"]
+        facts["held-out accuracy"] = scores["correct"] / max(scores["targets"], 1)
+    return facts

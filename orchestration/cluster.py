@@ -1,0 +1,103 @@
+"""The Ray cluster under a run: joined quietly, and asked whether it can hold what the config wants.
+
+In: the cluster and scaling sections. Out: a joined Ray, or a UserError with both numbers. The only place that starts
+or joins Ray for the command line.
+"""
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from data.config import UserError
+from orchestration.config import Cluster, Scaling
+
+DATA_CPUS = 0.5  # what the stream's two reading tasks ask for; without it training waits for ever
+
+# Ray's, Tune's and the tokenizers' word about themselves; set before Ray is imported.
+QUIET = {
+    "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
+    "RAY_AIR_NEW_OUTPUT": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_TRAIN_V2_ENABLED": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "HF_HUB_OFFLINE": "1",
+    "PYTHONWARNINGS": "ignore",
+}
+
+
+@dataclass(frozen=True)
+class Node:
+    """What one node offers."""
+
+    cpus: float
+    gpus: float
+
+
+def address_of(cluster: Cluster) -> str | None:
+    """The cluster to join; None: a private Ray on this machine."""
+    return cluster.address or os.environ.get("RAY_ADDRESS") or None
+
+
+@contextmanager
+def joined(cluster: Cluster) -> Iterator[list[Node]]:
+    """Join the cluster (or start a private one) and yield its nodes; leave it at the end."""
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    import ray
+    from ray.data import DataContext
+
+    address = address_of(cluster)
+    private = {} if address else {"include_dashboard": False}
+    try:
+        ray.init(address=address or "local", log_to_driver=False, logging_level="ERROR", **private)
+    except ConnectionError as error:
+        raise UserError(
+            f"cluster.address={address}: no Ray answers there ({str(error).splitlines()[0]}); "
+            f"start one with `ray start --head`, or unset RAY_ADDRESS for a private one"
+        ) from None
+    context = DataContext.get_current()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    logging.getLogger("ray.data").setLevel(logging.WARNING)
+    try:
+        alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        yield [Node(float(r.get("CPU", 0)), float(r.get("GPU", 0))) for r in alive]
+    finally:
+        ray.shutdown()
+
+
+def this_machine() -> list[Node]:
+    """What a private Ray on this machine would offer, without starting it."""
+    import torch
+
+    return [Node(float(os.cpu_count() or 1), float(torch.cuda.device_count()))]
+
+
+def check_workers(scaling: Scaling, nodes: list[Node]) -> None:
+    """Refuse workers that the nodes cannot hold beside Ray Data. Raises UserError with both numbers."""
+    cpus, gpus = sum(node.cpus for node in nodes), sum(node.gpus for node in nodes)
+    wanted_cpus, wanted_gpus = scaling.workers * scaling.cpus_per_worker, scaling.workers * scaling.gpus_per_worker
+    asked = f"scaling.workers={scaling.workers} x scaling.cpus_per_worker={scaling.cpus_per_worker:g}"
+    if wanted_gpus > gpus:
+        raise UserError(
+            f"scaling.workers={scaling.workers} x scaling.gpus_per_worker={scaling.gpus_per_worker:g}: needs "
+            f"{wanted_gpus:g} GPUs, the cluster has {gpus:g}; give fewer workers, or scaling.gpus_per_worker=0"
+        )
+    if wanted_cpus + DATA_CPUS > cpus:
+        fitting = (cpus - DATA_CPUS) / scaling.workers
+        raise UserError(
+            f"{asked}: needs {wanted_cpus:g} CPUs and {DATA_CPUS:g} for Ray Data, the cluster has {cpus:g}; "
+            f"give fewer workers or scaling.cpus_per_worker<={max(int(fitting * 10) / 10, 0.1):g}"
+        )
+    places = sum(_places(scaling, node) for node in nodes)
+    if places < scaling.workers:
+        raise UserError(f"{asked}: the nodes have room for {places} such workers; ask less of each worker")
+
+
+def _places(scaling: Scaling, node: Node) -> int:
+    """How many workers one node can hold."""
+    by_cpu = int(node.cpus / scaling.cpus_per_worker + 1e-9)
+    by_gpu = int(node.gpus / scaling.gpus_per_worker + 1e-9) if scaling.gpus_per_worker else by_cpu
+    return min(by_cpu, by_gpu)

@@ -1,0 +1,136 @@
+"""A run's folder: who holds it, what it was started with, whether it is finished.
+
+In: a folder named by the user and the config of this start. Out: the folder, held by this process alone, or a
+UserError that says why not. Knows neither Ray nor what is trained.
+"""
+
+import json
+import os
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+from data.config import UserError
+from orchestration.checkpoint import write_json
+from orchestration.config import Config, build_config, identity, to_yaml
+
+HEARTBEAT_SECONDS = 10
+STALE_SECONDS = 60  # a holder on another machine that has been silent for this long is gone
+
+
+def folder_of(config: Config, suffix: str = "") -> Path:
+    """The run's folder, absolute: workers run elsewhere. Raises UserError for storage that is no folder."""
+    if "://" in config.storage:
+        raise UserError(f"storage={config.storage}: not a folder; give a local path, or one that all nodes mount")
+    return (Path(config.storage) / f"{config.name}{suffix}").absolute()
+
+
+def cache_of(config: Config) -> Path:
+    """Prepared corpora and features, shared by the runs of one storage."""
+    return Path(config.storage).absolute() / ".cache"
+
+
+def check_storage(config: Config) -> None:
+    """Prove that runs can be written there, leaving nothing behind. Raises UserError."""
+    storage = Path(config.storage).absolute()
+    existing = next(path for path in (storage, *storage.parents) if path.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        raise UserError(f"storage={config.storage}: {existing} cannot be written; give storage=FOLDER that can")
+
+
+def check_identity(run: Path, config: Config, sections: tuple[str, ...]) -> None:
+    """Compare with what the folder was started with. Raises UserError with each differing key and both values."""
+    path = run / "config.yaml"
+    if not path.exists():
+        return
+    old = identity(build_config(yaml.safe_load(path.read_text(encoding="utf-8")), {}), sections)
+    new = identity(config, sections)
+    differing = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
+    if differing:
+        lines = [f"{key}: run {run.name} was started with {old.get(key)!r}, now {new.get(key)!r}" for key in differing]
+        lines.append(f"give the old value{'s' * (len(differing) > 1)}, or another name=NAME for a new run")
+        raise UserError("\n".join(lines))
+
+
+@contextmanager
+def held(run: Path, config: Config) -> Iterator[Path]:
+    """Hold the run's folder for this process and write the effective config.yaml into it.
+
+    A folder that did not exist before is removed again when a UserError comes: a mistake leaves nothing behind.
+    Raises UserError while another driver holds it.
+    """
+    fresh = not run.exists()
+    run.mkdir(parents=True, exist_ok=True)
+    lease = run / "lease.json"
+    _take(lease, run)
+    stop = threading.Event()
+    heart = threading.Thread(target=_beat, args=(lease, stop), daemon=True)
+    heart.start()
+    try:
+        part = run / "config.yaml.part"
+        part.write_text(to_yaml(config), encoding="utf-8")
+        part.replace(run / "config.yaml")
+        yield run
+    except UserError:
+        if fresh:
+            shutil.rmtree(run, ignore_errors=True)
+        raise
+    finally:
+        stop.set()
+        heart.join()
+        lease.unlink(missing_ok=True)
+
+
+def _take(lease: Path, run: Path) -> None:
+    """Create the lease, replacing one whose holder is gone. Raises UserError while the holder lives."""
+    while True:
+        try:
+            with lease.open("x", encoding="utf-8") as file:
+                json.dump(_holder(), file)
+            return
+        except FileExistsError:
+            holder = _read(lease)
+            if holder is not None and _lives(holder):
+                raise UserError(
+                    f"run {run.name} is held by process {holder['pid']} on {holder['host']}; "
+                    f"wait for it, stop it, or give another name=NAME"
+                ) from None
+            lease.unlink(missing_ok=True)
+
+
+def _holder() -> dict[str, Any]:
+    """This process, and a sign of life."""
+    process = psutil.Process()
+    return {"host": socket.gethostname(), "pid": process.pid, "started": process.create_time(), "beat": time.time()}
+
+
+def _read(lease: Path) -> dict[str, Any] | None:
+    """Who holds the lease; None where the file was cut by a kill, or is gone."""
+    try:
+        return json.loads(lease.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def _lives(holder: dict[str, Any]) -> bool:
+    """Whether the holder is still at work."""
+    if holder["host"] != socket.gethostname():
+        return time.time() - holder["beat"] < STALE_SECONDS
+    try:
+        return abs(psutil.Process(holder["pid"]).create_time() - holder["started"]) < 1
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _beat(lease: Path, stop: threading.Event) -> None:
+    """Renew the lease until told to stop."""
+    while not stop.wait(HEARTBEAT_SECONDS):
+        write_json(lease, _holder())

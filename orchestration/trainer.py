@@ -1,0 +1,229 @@
+"""The driver of a pretraining run: checks, prepared rows, a Ray Train worker group, a summary.
+
+In: a config. Out: `<storage>/<name>/` with metrics, checkpoints, the exported folder and summary.json; or a UserError
+before anything starts. Knows Ray Train; what a worker does is orchestration/worker.py.
+"""
+
+import json
+import logging
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from data.prepare import prepare
+
+from data.config import UserError
+from data.corpus import find_files
+from data.store import Store
+from model.encoder import check_folder
+from orchestration import checkpoint, metrics
+from orchestration.checkpoint import write_json
+from orchestration.cluster import Node, check_workers
+from orchestration.config import PRETRAIN_SECTIONS, Config
+from orchestration.plan import step_plan
+from orchestration.run import cache_of, check_identity, check_storage
+
+logger = logging.getLogger(__name__)
+Update = Callable[[str, float | None], None]
+
+POLL_SECONDS = 0.5
+
+
+def check(config: Config, run: Path) -> None:
+    """All that can be checked without Ray. Raises UserError."""
+    check_storage(config)
+    find_files(config.corpus)
+    check_identity(run, config, PRETRAIN_SECTIONS)
+    if config.encoder.init is not None:
+        try:
+            folder = check_folder(config.encoder.init)
+        except ValueError as error:
+            raise UserError(f"encoder.init={config.encoder.init}: {error}") from None
+        positions = getattr(folder, "max_position_embeddings", config.rows.length)
+        if config.rows.length > positions:
+            raise UserError(f"rows.length={config.rows.length}: encoder.init reads at most {positions} tokens")
+    step, manifest, _ = checkpoint.newest(run)
+    if manifest is not None and not (run / "summary.json").exists():
+        for key, old, new in (
+            ("scaling.workers", manifest["world_size"], config.scaling.workers),
+            ("zero.stage", manifest["zero_stage"], config.zero.stage),
+        ):
+            if old != new:
+                raise UserError(f"{key}={new}: the checkpoint at step {step} was saved with {old}; give {key}={old}")
+
+
+def summary_of(run: Path) -> dict[str, Any] | None:
+    """summary.json of a finished run, None where it is not finished."""
+    path = run / "summary.json"
+    return _read(path) if path.exists() else None
+
+
+def prepare_rows(config: Config, run: Path, update: Update) -> Store:
+    """The prepared corpus of this config, from the cache or made now; the run keeps its tokenizer and its counts.
+
+    Raises UserError where a run that has begun would go on with other rows.
+    """
+    store = prepare(config.corpus, config.tokenizer, config.rows, cache_of(config), update)
+    facts = run / "corpus.json"
+    if facts.exists() and (old := _read(facts)["store"]) != str(store.path):
+        if checkpoint.newest(run)[1] is not None:
+            raise UserError(
+                f"corpus.sources: run {run.name} was trained on {Path(old).name}, the files are now "
+                f"{store.path.name}; restore them, or give another name=NAME"
+            )
+    write_json(facts, {"store": str(store.path), **store.manifest})
+    shutil.copytree(store.tokenizer_folder, run / "tokenizer", dirs_exist_ok=True)
+    quarantine = store.path / "quarantine.jsonl"
+    if quarantine.exists():
+        shutil.copyfile(quarantine, run / "quarantine.jsonl")
+    return store
+
+
+def pretrain(
+    config: Config, run: Path, store: Store, nodes: list[Node], dump_batches: str | None, update: Update
+) -> dict[str, Any]:
+    """Train on `store` and write the export and summary.json, which is returned. Ray must be joined.
+
+    Raises RuntimeError naming rank and step where the worker group fails for good.
+    """
+    check_workers(config.scaling, nodes)
+    import ray
+    from ray.train import FailureConfig, RunConfig, ScalingConfig
+    from ray.train.torch import TorchConfig, TorchTrainer
+    from ray.train.v2.api.exceptions import TrainingFailedError
+
+    from orchestration.stream import Pacer, Plan, Stream
+    from orchestration.worker import Job, pretrain_worker
+
+    for complaint in checkpoint.newest(run)[2]:
+        logger.warning("checkpoint passed over: %s", complaint)
+    plan = Plan(
+        run=str(run),
+        store=str(store.path),
+        seed=config.seed,
+        steps=config.pretrain.steps,
+        global_batch=config.pretrain.global_batch,
+        evaluation_batch=config.pretrain.micro_batch,
+        eval_every_steps=config.pretrain.eval_every_steps,
+        masking=config.masking,
+    )
+    pacer = Pacer.remote()
+    job = Job(
+        config=config,
+        run=str(run),
+        tokenizer_folder=str(run / "tokenizer"),
+        vocab_size=store.manifest["tokenizer"]["vocab_size"],
+        pad_id=store.manifest["tokenizer"]["pad_id"],
+        accumulation=step_plan(config).accumulation,
+        steps_per_epoch=-(-store.train.num_rows // config.pretrain.global_batch),
+        dump_batches=str(Path(dump_batches).absolute()) if dump_batches else None,
+        fault=os.environ.get("CLOZE_FAULT"),
+        pacer=pacer,
+    )
+    gpus = config.scaling.gpus_per_worker
+    trainer = TorchTrainer(
+        lambda: pretrain_worker(job),
+        torch_config=TorchConfig(backend="nccl" if gpus else "gloo"),
+        scaling_config=ScalingConfig(
+            num_workers=config.scaling.workers,
+            use_gpu=gpus > 0,
+            resources_per_worker={"CPU": config.scaling.cpus_per_worker, **({"GPU": gpus} if gpus else {})},
+        ),
+        run_config=RunConfig(
+            # Ray's own record of a start, of no use to the next one: our checkpoints are the truth.
+            name=f"start-{os.getpid()}-{os.urandom(3).hex()}",
+            storage_path=str(run / "log" / "train"),
+            failure_config=FailureConfig(max_failures=config.scaling.max_restarts),
+        ),
+        datasets={"rows": ray.data.range(1)},  # a placeholder: Stream builds the dataset at the cursor
+        dataset_config=Stream(plan, pacer),
+    )
+    with _following(pacer, config, update):
+        try:
+            trainer.fit()
+        except TrainingFailedError as error:
+            logger.exception("the worker group failed")
+            failures = getattr(error, "worker_failures", None)
+            cause = next(iter(failures.values())) if failures else error
+            raise RuntimeError(_first_line(cause)) from error
+    summary = summarise(config, run, store)
+    write_json(run / "summary.json", summary)
+    return summary
+
+
+def summarise(config: Config, run: Path, store: Store) -> dict[str, Any]:
+    """summary.json: from metrics.jsonl, which restarts do not falsify, and the store's counts."""
+    lines = list(metrics.read(run / "metrics.jsonl"))
+    steps = [line for line in lines if "loss" in line]
+    evaluations = [line for line in lines if "eval_loss" in line]
+    first, last = (evaluations[0], evaluations[-1]) if evaluations else ({}, {})
+    tokens = sum(line["tokens"] for line in steps)
+    seconds = sum(line["tokens"] / line["tokens_per_second"] for line in steps)
+    return {
+        "name": config.name,
+        "steps": len(steps),
+        "tokens": tokens,
+        "targets": sum(line["targets"] for line in steps),
+        "seconds": round(seconds, 2),
+        "tokens_per_second": round(tokens / seconds, 1),
+        "data_wait_fraction": sum(x["data_wait_fraction"] for x in steps) / len(steps),
+        "loss": steps[-1]["loss"],
+        "eval_loss_before": first.get("eval_loss"),
+        "eval_loss_after": last.get("eval_loss"),
+        "eval_accuracy_before": first.get("eval_accuracy"),
+        "eval_accuracy_after": last.get("eval_accuracy"),
+        "workers": config.scaling.workers,
+        "zero_stage": config.zero.stage,
+        "rows": store.train.num_rows,
+        "held_out_rows": store.held_out.num_rows,
+        "documents_read": store.manifest["documents_read"],
+        "documents_skipped": store.manifest["documents_skipped"],
+        "export": str(run / "export"),
+    }
+
+
+class _following:
+    """Show the pacer's newest record while training runs."""
+
+    def __init__(self, pacer: Any, config: Config, update: Update) -> None:
+        self._pacer, self._config, self._update = pacer, config, update
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _follow(self) -> None:
+        import ray
+
+        steps, text = self._config.pretrain.steps, "starting workers"
+        while not self._stop.wait(POLL_SECONDS):
+            try:
+                line = ray.get(self._pacer.latest.remote(), timeout=5)
+            except ray.exceptions.RayError as error:
+                logger.warning("no word from the pacer: %s", error)
+                continue
+            if "loss" in line:
+                rate = line["tokens_per_second"]
+                text = f"step {line['step'] + 1:,}/{steps:,}  loss {line['loss']:.3f}  {rate:,.0f} tokens/s"
+            elif line:
+                text = f"step {line['step']:,}/{steps:,}  held-out loss {line['eval_loss']:.3f}"
+            self._update(text, line["step"] / steps if line else None)
+
+
+def _first_line(error: BaseException) -> str:
+    """The last line of an exception that says what happened; Ray puts remote tracebacks before it."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """A JSON file."""
+    return json.loads(path.read_text(encoding="utf-8"))
