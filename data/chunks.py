@@ -1,0 +1,169 @@
+"""What runs inside Ray tasks while a corpus is prepared: a group of files -> chunks of documents -> shards of rows.
+
+In: files, and in the second pass what the driver decided. Out: small records for the driver, shards on storage.
+A chunk is about 4 MB of text from neighbouring files, cut by content alone, so that the store is the same whatever
+the number of CPUs. Knows no Ray: the driver (preparation.py) hands these functions to it.
+"""
+
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from data.config import Rows, UserError
+from data.corpus import SourceFile, read_documents
+from data.records import Bad
+from data.rows import pack_rows, split_sentences
+from data.store import write_shard
+from data.tokenizer import count_words
+
+CHUNK_BYTES = 4_000_000  # of text: about 8,000 rows of 128 tokens, a second of tokenising
+CHUNK_BADS = 1000  # records described per chunk; the counts are always full
+BATCH_SENTENCES = 2000  # handed to the tokenizer at once: bounds the memory of its encodings
+HASHES = 2**64
+
+
+@dataclass
+class Chunk:
+    """Documents of one piece of one group of files, and what was skipped on the way to them."""
+
+    group: int
+    number: int
+    documents: list[str] = field(default_factory=list)
+    skipped: Counter[str] = field(default_factory=Counter)
+    bads: list[Bad] = field(default_factory=list)
+    empty_files: list[str] = field(default_factory=list)
+    is_last: bool = False
+
+
+@dataclass
+class Scan:
+    """What the driver learns of a chunk in the first pass."""
+
+    chunk: Chunk
+    """Without its documents."""
+    hashes: np.ndarray
+    """Hash of each document's text: (D,) uint64."""
+    text_bytes: int = 0
+    words: Counter[str] = field(default_factory=Counter)
+    fault: str = ""
+    """A mistake of the user that only reading shows."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the driver decided after the first pass."""
+
+    groups: list[list[SourceFile]]
+    num_documents: dict[tuple[int, int], int]
+    """Documents of each chunk (group, number), to notice files that changed in between."""
+    dropped: dict[tuple[int, int], np.ndarray]
+    """Places of duplicates within a chunk."""
+    held_out_below: int
+    """Documents whose hash is below are held out."""
+
+
+def hash_text(text: str) -> int:
+    """64 bits of a text's hash: which documents are equal, and which are held out."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+def read_chunks(group: int, files: Iterable[SourceFile]) -> Iterator[Chunk]:
+    """Read a group of files as chunks, the last one marked. Raises UserError where a text column is missing."""
+    chunk = Chunk(group, 0)
+    num_bytes = 0
+    for file in files:
+        num_records = 0
+        for document in read_documents(file):
+            num_records += 1
+            if isinstance(document, Bad):
+                chunk.skipped[document.reason] += 1
+                if len(chunk.bads) < CHUNK_BADS:
+                    chunk.bads.append(document)
+            elif not document:
+                chunk.skipped["empty"] += 1
+            else:
+                if num_bytes >= CHUNK_BYTES:
+                    yield chunk
+                    chunk, num_bytes = Chunk(group, chunk.number + 1), 0
+                chunk.documents.append(document)
+                num_bytes += len(document.encode())
+        if num_records == 0:
+            chunk.empty_files.append(file.path)
+    chunk.is_last = True
+    yield chunk
+
+
+def scan_group(
+    group: int, files: list[SourceFile], counted: range, counted_share: float, lowercase: bool
+) -> Iterator[Scan]:
+    """First pass: hashes, counts, and word counts of a share of the documents whose hash lies in `counted`."""
+    try:
+        for chunk in read_chunks(group, files):
+            hashes = [hash_text(document) for document in chunk.documents]
+            sample = [
+                document
+                for hash, document in zip(hashes, chunk.documents, strict=True)
+                if hash in counted and hash % 2**32 < counted_share * 2**32
+            ]
+            text_bytes = sum(len(document.encode()) for document in chunk.documents)
+            chunk.documents = []
+            yield Scan(chunk, np.array(hashes, np.uint64), text_bytes, count_words(sample, lowercase))
+    except UserError as error:
+        yield Scan(Chunk(group, 0, is_last=True), np.empty(0, np.uint64), fault=str(error))
+
+
+def read_kept(group: int, plan: Plan) -> Iterator[tuple[int, list[str], list[str]]]:
+    """Second pass: number, training documents and held-out documents of each chunk, duplicates dropped."""
+    for chunk in read_chunks(group, plan.groups[group]):
+        place = (group, chunk.number)
+        if len(chunk.documents) != plan.num_documents.get(place, 0):
+            names = ", ".join(file.path for file in plan.groups[group][:3])
+            raise RuntimeError(f"a file changed while it was being prepared (one of {names}, ...); run again")
+        dropped = set(plan.dropped.get(place, np.empty(0, np.int64)).tolist())
+        parts: tuple[list[str], list[str]] = ([], [])
+        for i, document in enumerate(chunk.documents):
+            if i not in dropped:
+                parts[hash_text(document) < plan.held_out_below].append(document)
+        if parts[0] or parts[1]:
+            yield chunk.number, *parts
+
+
+def write_rows(
+    documents: list[str], path: Path, tokenizer_folder: Path, rows: Rows, cls_id: int, sep_id: int
+) -> tuple[int, int]:
+    """Tokenise and pack documents into one shard; returns its rows and tokens. No rows, no shard."""
+    packed = list(pack_rows(_tokenise(documents, tokenizer_folder), rows.length, rows.packing, cls_id, sep_id))
+    if packed:
+        write_shard(path, packed)
+    return len(packed), sum(len(row) for row in packed)
+
+
+def _tokenise(documents: list[str], tokenizer_folder: Path) -> Iterator[list[list[int]]]:
+    """Token ids of each sentence of each document."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # Ray's tasks are the parallelism; threads would fight them
+    from tokenizers import Tokenizer as Backend
+
+    backend = Backend.from_file(str(tokenizer_folder / "tokenizer.json"))
+    backend.no_truncation()
+    backend.no_padding()
+    waiting: list[list[str]] = []
+    num_waiting = 0
+    for document in documents:
+        waiting.append(split_sentences(document))
+        num_waiting += len(waiting[-1])
+        if num_waiting >= BATCH_SENTENCES:
+            yield from _encode(backend, waiting)
+            waiting, num_waiting = [], 0
+    yield from _encode(backend, waiting)
+
+
+def _encode(backend: "object", documents: list[list[str]]) -> Iterator[list[list[int]]]:
+    sentences = [sentence for document in documents for sentence in document]
+    encodings = iter(backend.encode_batch_fast(sentences, add_special_tokens=False))  # type: ignore[attr-defined]
+    for document in documents:
+        yield [next(encodings).ids for _ in document]

@@ -1,0 +1,2 @@
+def key(): return "x"
+def build(cache, progress): raise NotImplementedError

@@ -1,0 +1,282 @@
+"""A corpus on storage -> a store of token rows, once, by Ray Data in two passes.
+
+In: the corpus, tokenizer and rows sections, and a cache folder. Out: an open store; an equal one is used again.
+Pass 1 reads every document for its hash (duplicates, held-out part), the faults and the words. Then the driver decides
+and trains the tokenizer. Pass 2 reads again, tokenises and writes shards. The driver must have called ray.init.
+"""
+
+import hashlib
+import json
+import os
+import pickle
+import shutil
+import socket
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from data import docstrings
+from data.chunks import CHUNK_BYTES, HASHES, Chunk, Plan, Scan, read_kept, scan_group, write_rows
+from data.config import Corpus, Rows, Tokenizer, UserError
+from data.corpus import DOCSTRINGS, SourceFile, describe, find_files, group_files
+from data.store import MANIFEST, Store, open_store
+from data.tokenizer import (
+    describe_tokenizer,
+    fingerprint_of,
+    load_tokenizer,
+    save_tokenizer,
+    train_wordpiece,
+)
+
+FORMAT = 1  # of the store; a change makes every older store a different one
+COUNTED_BYTES = 100_000_000  # of text whose words train the tokenizer: more changes 8,192 pieces little
+QUARANTINED = 10_000  # records described in quarantine.jsonl
+READ_CPUS, ROWS_CPUS = 0.25, 0.5  # asked of Ray per task: unequal, so that one big file is tokenised by many tasks
+Progress = Callable[[str, float | None], None]
+
+
+def prepare(corpus: Corpus, tokenizer: Tokenizer, rows: Rows, cache: Path, progress: Progress) -> Store:
+    """Prepare a corpus in `cache`/<fingerprint>/, or open it if that was done before.
+
+    Raises UserError for sources that cannot be read, more unusable records than corpus.max_bad_fraction, no text,
+    a vocabulary that the text cannot fill, and a tokenizer that lacks special tokens. A run that is killed leaves
+    a `.part-` folder, which the next one removes.
+    """
+    files = find_files(corpus)
+    if tokenizer.path is not None:
+        load_tokenizer(tokenizer.path)
+    cache = Path(cache).absolute()
+    target = cache / fingerprint(files, corpus, tokenizer, rows)
+    if (target / MANIFEST).is_file():
+        return open_store(target)
+    import ray
+
+    assert ray.is_initialized(), "the driver starts Ray before it prepares a corpus"
+    cache.mkdir(parents=True, exist_ok=True)
+    _remove_dead(cache)
+    part = cache / f"{target.name}.part-{socket.gethostname()}-{os.getpid()}"
+    shutil.rmtree(part, ignore_errors=True)
+    try:
+        manifest = _fill(part, _expand(files, cache, progress), corpus, tokenizer, rows, progress)
+        (part / MANIFEST).write_text(json.dumps(manifest, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        if not (target / MANIFEST).is_file():
+            shutil.rmtree(target, ignore_errors=True)
+            part.rename(target)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return open_store(target)
+
+
+def fingerprint(files: list[SourceFile], corpus: Corpus, tokenizer: Tokenizer, rows: Rows) -> str:
+    """Name of the store that these files and options make: changed files or options never mix with an older store."""
+    options = corpus.model_dump(mode="json", include={"held_out", "deduplicate"})
+    words = tokenizer.model_dump() if tokenizer.path is None else fingerprint_of(Path(tokenizer.path))
+    key = docstrings.key() if any(file.path == DOCSTRINGS for file in files) else None
+    parts = [FORMAT, options, [tuple(vars(file).values()) for file in files], key, words, rows.model_dump()]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+
+def _remove_dead(cache: Path) -> None:
+    """Remove what killed preparations of this host left behind."""
+    for part in cache.glob(f"*.part-{socket.gethostname()}-*"):
+        try:
+            os.kill(int(part.name.rpartition("-")[2]), 0)
+        except ProcessLookupError:
+            shutil.rmtree(part, ignore_errors=True)
+        except (PermissionError, ValueError):
+            continue  # another user's, alive
+
+
+def _expand(files: list[SourceFile], cache: Path, progress: Progress) -> list[SourceFile]:
+    """Put the files of the embedded corpus where "docstrings" stands, building it if it is not there yet."""
+    expanded: list[SourceFile] = []
+    for file in files:
+        if file.path != DOCSTRINGS:
+            expanded.append(file)
+            continue
+        folder = docstrings.build(cache, progress)
+        for path in sorted(folder.glob("corpus-*.parquet")):
+            expanded.append(SourceFile(str(path), "parquet", size_bytes=path.stat().st_size))
+    return expanded
+
+
+def _fill(
+    part: Path, files: list[SourceFile], corpus: Corpus, tokenizer: Tokenizer, rows: Rows, progress: Progress
+) -> dict[str, Any]:
+    """Write everything but the manifest into `part` and return the manifest."""
+    groups = group_files(files, CHUNK_BYTES)
+    scans = _scan(groups, corpus, tokenizer, progress)
+    skipped: Counter[str] = Counter()
+    for scan in scans:
+        skipped.update(scan.chunk.skipped)
+    num_documents = sum(len(scan.hashes) for scan in scans)
+    bads = [bad for scan in scans for bad in scan.chunk.bads]
+    _check(corpus, num_documents, skipped, bads, len(files))
+    plan, kept = _decide(groups, scans, corpus)
+    skipped["duplicate"] = num_documents - kept
+
+    for name in ("train", "held_out", "tokenizer"):
+        (part / name).mkdir(parents=True)
+    with open(part / "quarantine.jsonl", "w", encoding="utf-8") as quarantine:
+        for bad in bads[:QUARANTINED]:
+            quarantine.write(json.dumps(bad._asdict(), ensure_ascii=False) + "\n")
+    if tokenizer.path is None:
+        progress(f"tokenizer: {tokenizer.vocab_size:,} tokens from {kept:,} documents", 0.4)
+        words: Counter[str] = Counter()
+        for scan in scans:
+            words.update(scan.words)
+        save_tokenizer(
+            train_wordpiece(words, tokenizer), part / "tokenizer", lowercase=tokenizer.lowercase, length=rows.length
+        )
+    else:
+        load_tokenizer(tokenizer.path).save_pretrained(str(part / "tokenizer"))
+    described = describe_tokenizer(part / "tokenizer")
+    shards, tokens = _write(part, plan, rows, described, progress)
+    if not shards["train"]:
+        raise UserError("corpus.sources: no document holds a token of this tokenizer; give other text or tokenizer")
+    empty_files = [name for scan in scans for name in scan.chunk.empty_files]
+    return {
+        "format": FORMAT,
+        "counts": {
+            "documents_read": num_documents + skipped.total() - skipped["duplicate"],
+            "documents_kept": kept,
+            "documents_skipped": {reason: count for reason, count in sorted(skipped.items()) if count},
+            "text_bytes": sum(scan.text_bytes for scan in scans),
+            "tokens": tokens,
+            "files": len(files),
+            "empty_files": len(empty_files),
+        },
+        "empty_files": empty_files[:100],
+        "tokenizer": described,
+        "rows": rows.model_dump(),
+        "shards": shards,
+    }
+
+
+def _run(name: str, groups: int, *stages: tuple[Callable[..., Any], float]) -> Iterator[dict[str, Any]]:
+    """Stream group numbers through stages on Ray Data and yield what comes out, in any order."""
+    import ray
+
+    dataset = ray.data.range(groups, override_num_blocks=min(groups, 1000))
+    context = dataset.context
+    context.enable_progress_bars = context.print_on_execution_start = False
+    context.target_max_block_size = CHUNK_BYTES // 2  # a block ends after each chunk instead of gathering thirty
+    for stage, num_cpus in stages:
+        dataset = dataset.map_batches(stage, batch_size=1, batch_format="pyarrow", num_cpus=num_cpus)
+    dataset.set_name(name)
+    yield from dataset.iter_rows()
+
+
+def _scan(groups: list[list[SourceFile]], corpus: Corpus, tokenizer: Tokenizer, progress: Progress) -> list[Scan]:
+    """Pass 1. Returns what was learnt of every chunk, in the order of the corpus; raises UserError."""
+    import pyarrow as pa
+    import ray
+
+    sizes = [sum(file.size_bytes for file in group) for group in groups]
+    # A packed file counts four times its size: about what text packs to.
+    text = sum(file.size_bytes * (1 if file.format == "text" else 4) for group in groups for file in group)
+    share = 0.0 if tokenizer.path else min(1.0, COUNTED_BYTES / max(1, text))
+    counted = range(int(corpus.held_out * HASHES), HASHES)  # held out from the tokenizer too
+    shared = ray.put(groups)
+
+    def scan(batch: pa.Table) -> Iterator[pa.Table]:
+        for group in batch["id"].to_pylist():
+            for result in scan_group(group, ray.get(shared)[group], counted, share, tokenizer.lowercase):
+                yield pa.table({"scan": pa.array([pickle.dumps(result)], pa.large_binary())})
+
+    scans: list[Scan] = []
+    done = documents = 0
+    for row in _run("scan", len(groups), (scan, ROWS_CPUS)):
+        result: Scan = pickle.loads(row["scan"])
+        if result.fault:
+            raise UserError(result.fault)
+        scans.append(result)
+        documents += len(result.hashes)
+        done += sizes[result.chunk.group] if result.chunk.is_last else 0
+        progress(f"reading: {documents:,} documents", 0.4 * done / max(1, sum(sizes)))
+    return sorted(scans, key=lambda scan: (scan.chunk.group, scan.chunk.number))
+
+
+def _check(corpus: Corpus, documents: int, skipped: Counter[str], bads: list[Any], num_files: int) -> None:
+    """Raise UserError for too many unusable records, or none usable."""
+    reasons = Counter({reason: count for reason, count in skipped.items() if reason != "empty"})
+    bad = reasons.total()
+    # A file that breaks off is one record here but may hide many: it also counts as a share of the files.
+    share = max(bad / max(1, documents + skipped.total()), reasons["unreadable"] / max(1, num_files))
+    if share > corpus.max_bad_fraction:
+        first = {bad.reason: bad for bad in reversed(bads)}
+        told = []
+        for reason, count in reasons.most_common(3):
+            example = first[reason]._replace(file=describe(first[reason].file))
+            told.append(f"{count} {reason}, first {str(example).replace(f': {reason}', '', 1)}")
+        raise UserError(
+            f"corpus.max_bad_fraction={corpus.max_bad_fraction}: {bad} of {documents + skipped.total()} records "
+            f"cannot be used: {'; '.join(told)}; repair them or allow corpus.max_bad_fraction={min(1.0, share):.3g}"
+        )
+    if documents == 0:
+        told = ", ".join(f"{count} {reason}" for reason, count in skipped.most_common()) or "all files are blank"
+        raise UserError(f"corpus.sources: no document in {num_files} files ({told}); give files that hold text")
+
+
+def _decide(groups: list[list[SourceFile]], scans: list[Scan], corpus: Corpus) -> tuple[Plan, int]:
+    """Which documents are duplicates (all but the first of equal hash), and which are held out; and how many stay."""
+    chunks: list[Chunk] = [scan.chunk for scan in scans]
+    sizes = [len(scan.hashes) for scan in scans]
+    hashes = np.concatenate([scan.hashes for scan in scans])
+    distinct, first = np.unique(hashes, return_index=True)
+    dropped: dict[tuple[int, int], np.ndarray] = {}
+    if corpus.deduplicate:
+        repeated = np.ones(len(hashes), bool)
+        repeated[first] = False
+        for chunk, flags in zip(chunks, np.split(repeated, np.cumsum(sizes)[:-1]), strict=True):
+            if flags.any():
+                dropped[chunk.group, chunk.number] = np.flatnonzero(flags)
+    # Of two or more distinct documents at least one is held out and at least one is not.
+    below = int(corpus.held_out * HASHES)
+    below = min(max(below, int(distinct[0]) + 1), int(distinct[-1])) if len(distinct) > 1 else 0
+    counts = {(chunk.group, chunk.number): size for chunk, size in zip(chunks, sizes, strict=True)}
+    return Plan(groups, counts, dropped, below), len(distinct) if corpus.deduplicate else len(hashes)
+
+
+def _write(
+    part: Path, plan: Plan, rows: Rows, tokenizer: dict[str, Any], progress: Progress
+) -> tuple[dict[str, list[dict[str, Any]]], int]:
+    """Pass 2. Returns the shards of both parts in the order of the corpus, and the tokens of all rows."""
+    import pyarrow as pa
+    import ray
+
+    shared = ray.put(plan)
+    texts = pa.list_(pa.large_string())
+
+    def read(batch: pa.Table) -> Iterator[pa.Table]:
+        for group in batch["id"].to_pylist():
+            for number, train, held_out in read_kept(group, ray.get(shared)):
+                columns = {"train": pa.array([train], texts), "held_out": pa.array([held_out], texts)}
+                yield pa.table({"group": [group], "chunk": [number], **columns})
+
+    def write(batch: pa.Table) -> pa.Table:
+        place = batch["group"][0].as_py(), batch["chunk"][0].as_py()
+        name = f"shard-{place[0]:06d}-{place[1]:06d}.parquet"
+        line: dict[str, Any] = {"group": place[0], "chunk": place[1], "name": name, "tokens": 0}
+        for side in ("train", "held_out"):
+            line[side], tokens = write_rows(
+                batch[side][0].as_py(), part / side / name, part / "tokenizer", rows,
+                tokenizer["cls_id"], tokenizer["sep_id"],
+            )  # fmt: skip
+            line["tokens"] += tokens
+        return pa.Table.from_pylist([line])
+
+    lines: list[dict[str, Any]] = []
+    for line in _run("rows", len(plan.groups), (read, READ_CPUS), (write, ROWS_CPUS)):
+        lines.append(line)
+        written = sum(line["train"] + line["held_out"] for line in lines)
+        progress(f"rows: {written:,} of {rows.length} tokens", 0.5 + 0.5 * len(lines) / len(plan.num_documents))
+    lines.sort(key=lambda line: (line["group"], line["chunk"]))
+    shards = {
+        side: [{"name": line["name"], "rows": line[side]} for line in lines if line[side]]
+        for side in ("train", "held_out")
+    }
+    return shards, sum(line["tokens"] for line in lines)
