@@ -1,7 +1,7 @@
 """What the user sees while a run works, and where everything else goes.
 
-In: stages, and inside a stage calls of `update(text, fraction)`. Out: on a terminal one live line per stage, elsewhere a
-plain line every 15 seconds; at the end of a stage one result line. `run_log` turns all other output of this process
+In: stages, and inside a stage calls of `update(text, fraction)`. Out: on a terminal one live line per stage, elsewhere
+a plain line every 15 seconds; at the end of a stage one result line. `run_log` turns all other output of this process
 (logging, warnings, prints, what libraries write to file descriptors 1 and 2) into <run>/log/driver.log.
 Knows nothing of what the stages do. rich is imported for a terminal only: it costs 60 ms.
 """
@@ -73,12 +73,13 @@ class Progress:
             now = time.monotonic()
             if now - last >= PLAIN_LINE_SECONDS:
                 last = now
-                self.say(stage.line(stage.status()))
+                self.say(stage.line(f"{stage.text}  {stage.clock()}"))
 
         yield update
 
     @contextlib.contextmanager
     def _show_live(self, stage: "Stage") -> Iterator[Update]:
+        from rich.cells import cell_len, set_cell_size
         from rich.console import Console
         from rich.live import Live
         from rich.text import Text
@@ -86,12 +87,14 @@ class Progress:
         console = Console(file=self._stream, force_terminal=True, highlight=False)
 
         def render() -> Text:
-            # The stream may be a terminal while descriptors 0-2, which rich asks, are files.
-            with contextlib.suppress(OSError):
-                console.width = max(20, os.get_terminal_size(self._stream.fileno()).columns)
-            line = Text(no_wrap=True, overflow="ellipsis")
+            # Asked of the stream itself: descriptors 0-2, which rich asks, may be files. 0 columns: unknown.
+            columns = os.get_terminal_size(self._stream.fileno()).columns or 80
+            console.width = columns
+            line = Text(no_wrap=True, overflow="crop")
             line.append(f"{stage.name:<{NAME_WIDTH}} ", style="bold")
-            return line.append(stage.status())
+            text, clock = stage.text or "...", f"  {stage.clock()}"
+            room = columns - 1 - line.cell_len - len(clock)  # the text is cut, never the time left
+            return line.append(text if cell_len(text) <= room else set_cell_size(text, max(room, 0))).append(clock)
 
         # Not redirected: the standard streams belong to run_log.
         live = Live(
@@ -134,14 +137,11 @@ class Stage:
             return None
         return elapsed * (1 - self._fraction) / done
 
-    def status(self) -> str:
-        """Text, share done, and time left (time passed where that is unknown)."""
-        parts = [self.text or "..."]
-        if self._fraction is not None:
-            parts.append(f"{self._fraction:.0%}")
+    def clock(self) -> str:
+        """Share done, and time left (time passed where that is unknown)."""
+        share = "" if self._fraction is None else f"{self._fraction:.0%}  "
         eta = self.eta_seconds()
-        parts.append(f"{duration(self.seconds)} so far" if eta is None else f"{duration(eta)} left")
-        return "  ".join(parts)
+        return share + (f"{duration(self.seconds)} so far" if eta is None else f"{duration(eta)} left")
 
     def line(self, text: str) -> str:
         """A line of this stage."""
