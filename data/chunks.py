@@ -2,7 +2,7 @@
 
 In: files, and in the second pass what the driver decided. Out: small records for the driver, shards on storage.
 A chunk is about 4 MB of text from neighbouring files, cut by content alone, so that the store is the same whatever
-the number of CPUs. Knows no Ray: the driver (preparation.py) hands these functions to it.
+the number of CPUs. Knows no Ray: the driver (prepare.py) hands these functions to it.
 """
 
 import hashlib

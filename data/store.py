@@ -87,7 +87,12 @@ class Shards:
 
 @dataclass(frozen=True)
 class Store:
-    """A prepared corpus; `manifest` has counts, tokenizer, rows and shards."""
+    """A prepared corpus.
+
+    manifest: documents_read = documents_kept + the sum of documents_skipped (reason -> count); text_bytes, tokens
+    (not padding), files, empty_files, empty_file_names; tokenizer (vocab_size, pad_id .. unk_id, special_ids,
+    fingerprint); rows (length, packing); shards (part -> name and rows of each).
+    """
 
     path: Path
     manifest: dict[str, Any]
