@@ -34,7 +34,7 @@ class Bad(NamedTuple):
     """A record, or a whole file (line 0), that cannot be used, and why."""
 
     reason: str
-    """encoding, broken_json, missing_field, not_text, broken_row or unreadable."""
+    """encoding, broken_json, missing_field, not_text, broken_row, blank or unreadable."""
     file: str
     line: int
     detail: str = ""
@@ -94,9 +94,12 @@ def clean(text: str) -> bytes | None:
         return None
 
 
-def read_records(path: str, format: Format, fields: tuple[str, ...], encoding: str = "utf-8") -> Iterator[Record | Bad]:
+def read_records(
+    path: str, format: Format, fields: tuple[str, ...], encoding: str = "utf-8", keep_blank: bool = False
+) -> Iterator[Record | Bad]:
     """Records of a JSONL, CSV, TSV or Parquet file, only `fields` of each.
 
+    A blank line is no record; `keep_blank` makes it a Bad, for those who owe an answer to every line.
     Raises UserError where a CSV, TSV or Parquet file lacks a field, naming those it has. A file that breaks off
     (cut archive, damaged Parquet, no permission) ends with one Bad of line 0.
     """
@@ -104,7 +107,9 @@ def read_records(path: str, format: Format, fields: tuple[str, ...], encoding: s
 
     reader = {"jsonl": _read_jsonl, "csv": _read_table, "tsv": _read_table, "parquet": _read_parquet}[format]
     try:
-        yield from reader(path, fields, encoding, format)
+        for record in reader(path, fields, encoding, format):
+            if keep_blank or not (isinstance(record, Bad) and record.reason == "blank"):
+                yield record
     except (OSError, EOFError, pa.ArrowException, ValueError) as error:
         if isinstance(error, UserError):
             raise
@@ -114,6 +119,7 @@ def read_records(path: str, format: Format, fields: tuple[str, ...], encoding: s
 def _read_jsonl(path: str, fields: tuple[str, ...], encoding: str, _: Format) -> Iterator[Record | Bad]:
     for number, line in enumerate(read_lines(path, encoding), 1):
         if not line.strip("\ufeff\0 \t\n"):
+            yield Bad("blank", path, number)
             continue
         try:
             record = json.loads(line)
@@ -197,6 +203,8 @@ def _read_table(path: str, fields: tuple[str, ...], encoding: str, format: Forma
             yield Record(line, tuple(row[column] for column in columns))
         elif row:
             yield Bad("broken_row", path, line, f"{len(row)} fields, the header has {len(header)}")
+        else:
+            yield Bad("blank", path, line)
 
 
 def _read_parquet(path: str, fields: tuple[str, ...], _: str, __: Format) -> Iterator[Record | Bad]:
