@@ -175,7 +175,8 @@ class DeepSpeedEngine:
                 if rank == 0:
                     state[name] = parameter.detach().float().cpu().clone()
         if rank == 0:
-            state.update({name: buffer.detach().cpu().clone() for name, buffer in self.module.named_buffers()})
+            saved = self.module.state_dict().keys()  # buffers that a checkpoint holds, not those made anew
+            state.update({n: b.detach().cpu().clone() for n, b in self.module.named_buffers() if n in saved})
         return state
 
     def save(self, folder: Path) -> None:

@@ -13,10 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from data.prepare import prepare
-
 from data.config import UserError
 from data.corpus import find_files
+from data.prepare import prepare
 from data.store import Store
 from model.encoder import check_folder
 from orchestration import checkpoint, metrics
@@ -68,12 +67,12 @@ def prepare_rows(config: Config, run: Path, update: Update) -> Store:
     """
     store = prepare(config.corpus, config.tokenizer, config.rows, cache_of(config), update)
     facts = run / "corpus.json"
-    if facts.exists() and (old := _read(facts)["store"]) != str(store.path):
-        if checkpoint.newest(run)[1] is not None:
-            raise UserError(
-                f"corpus.sources: run {run.name} was trained on {Path(old).name}, the files are now "
-                f"{store.path.name}; restore them, or give another name=NAME"
-            )
+    old = Path(_read(facts)["store"]).name if facts.exists() else store.path.name
+    if old != store.path.name and checkpoint.newest(run)[1] is not None:
+        raise UserError(
+            f"corpus.sources: run {run.name} was trained on rows {old}, the files now give {store.path.name}; "
+            f"restore the files, or give another name=NAME"
+        )
     write_json(facts, {"store": str(store.path), **store.manifest})
     shutil.copytree(store.tokenizer_folder, run / "tokenizer", dirs_exist_ok=True)
     quarantine = store.path / "quarantine.jsonl"
@@ -92,9 +91,10 @@ def pretrain(
     check_workers(config.scaling, nodes)
     import ray
     from ray.train import FailureConfig, RunConfig, ScalingConfig
-    from ray.train.torch import TorchConfig, TorchTrainer
+    from ray.train.torch import TorchConfig
     from ray.train.v2.api.exceptions import TrainingFailedError
 
+    from orchestration.group import WorkerGroup
     from orchestration.stream import Pacer, Plan, Stream
     from orchestration.worker import Job, pretrain_worker
 
@@ -124,7 +124,7 @@ def pretrain(
         pacer=pacer,
     )
     gpus = config.scaling.gpus_per_worker
-    trainer = TorchTrainer(
+    trainer = WorkerGroup(
         lambda: pretrain_worker(job),
         torch_config=TorchConfig(backend="nccl" if gpus else "gloo"),
         scaling_config=ScalingConfig(

@@ -1,0 +1,182 @@
+"""A classifier's folder and a file of texts -> a file of labels, one line per input line, in order.
+
+    file -> one reader on this node -> blocks of 128 KiB -> a pool of classifiers over the cluster -> JSONL
+
+Out: {"label": ..., "score": ...}, or {"error": ...} for a line that is blank or cannot be read. Only this node reads
+model and input: the model goes through Ray's object store. What a line is stands in data/texts.py, what a classifier is
+in model/classifier.py. Ray is joined by the caller.
+"""
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from data.config import UserError
+from data.records import Format
+from data.texts import check_input, count_lines, read_texts
+
+# One task: about 1,000 tweets or 50 pages. Seconds of work, and enough of like length to batch with little padding.
+BLOCK_BYTES = 128 * 1024
+READ_LINES = 64  # a step of the reader, small against a block
+LINES_PER_CLASSIFIER = 4096  # starting one takes 5 s, which a small file is not worth
+
+
+def predict(
+    model: Path,
+    input: Path,
+    output: Path | None,
+    progress: Callable[[str, float | None], None],
+    text_field: str = "text",
+) -> Path:
+    """Label every line of `input`; returns the file written (None: INPUT.predictions.jsonl beside the input).
+
+    The file replaces an older one once it is whole. Raises UserError before any work: the model is no classifier, the
+    input is missing, empty, of no known format or without `text_field`, the output cannot be written.
+    """
+    folder, source = Path(os.path.abspath(model)), Path(os.path.abspath(input))
+    format = check_input(source, text_field)
+    target = _check_output(source, output)
+    progress("loading the model", None)
+    from model.classifier import load_classifier
+
+    try:
+        loaded = load_classifier(folder)
+    except ValueError as error:
+        raise UserError(f"{folder}: {error}") from error
+    num_lines = count_lines(source, format)
+
+    part = target.with_name(target.name + ".part")
+    done = errors = cut = 0
+    with part.open("w", encoding="utf-8") as file:
+        for row in _labelled(loaded, partial(_blocks, source, format, text_field), num_lines):
+            if row["index"] != done:
+                raise RuntimeError(f"Ray Data brought row {row['index']} where {done} was due")
+            done += 1
+            errors += row["error"] is not None
+            cut += row["cut"]
+            answer = {"error": row["error"]} if row["error"] else {"label": row["label"], "score": row["score"]}
+            file.write(json.dumps(answer, ensure_ascii=False) + "\n")
+            if done % 100 == 0:
+                progress(f"{done:,} lines", min(row["number"] / num_lines, 1.0))
+    os.replace(part, target)
+    notes = [f"{done - errors:,} lines labelled"]
+    notes += [f"{errors:,} with an error instead"] if errors else []
+    notes += [f"{cut:,} cut at {loaded.length} tokens"] if cut else []
+    progress(", ".join(notes), 1.0)
+    return target
+
+
+def _check_output(source: Path, output: Path | None) -> Path:
+    """Where the labels go. Raises UserError."""
+    target = source.with_name(source.name + ".predictions.jsonl") if output is None else Path(os.path.abspath(output))
+    if target == source:
+        raise UserError(f"-o {output}: is the input itself; give another file")
+    if target.is_dir():
+        raise UserError(f"-o {output}: is a folder; give a file in it")
+    if not target.parent.is_dir():
+        raise UserError(f"-o {output}: {target.parent} does not exist; make it, or give a file elsewhere")
+    if not os.access(target.parent, os.W_OK):
+        raise UserError(f"{target.parent}: cannot be written to; give -o FILE elsewhere")
+    return target
+
+
+def _blocks(source: Path, format: Format, text_field: str) -> Iterator[Any]:
+    """The input as small Arrow tables: index, number, text, error."""
+    import pyarrow as pa
+
+    schema = pa.schema(
+        [("index", pa.int64()), ("number", pa.int64()), ("text", pa.large_string()), ("error", pa.string())]
+    )
+    lines = enumerate(read_texts(source, format, text_field))
+    while chunk := list(islice(lines, READ_LINES)):
+        columns = zip(*((index, *line) for index, line in chunk), strict=True)
+        yield pa.table([list(column) for column in columns], schema=schema)
+
+
+class Labeller:
+    """One classifier of the pool, in a process of its own."""
+
+    def __init__(self, reference: Any) -> None:
+        import ray
+        import torch
+
+        self._device = "cuda" if ray.get_gpu_ids() else "cpu"
+        if self._device == "cpu":
+            torch.set_num_threads(1)  # what it asked of Ray; also, sums in another order are other last digits
+        self._loaded = ray.get(reference[0])
+        self._loaded.model.to(self._device)
+
+    def __call__(self, block: Any) -> Any:
+        """Add label, score and cut to a table; lines with an error keep it and get no label."""
+        import pyarrow as pa
+
+        from model.classifier import label_texts
+
+        texts = block.column("text").to_pylist()
+        found = iter(label_texts(self._loaded, [text for text in texts if text is not None], self._device))
+        answers = [(None, None, False) if text is None else tuple(next(found)) for text in texts]
+        labels, scores, cuts = (list(column) for column in zip(*answers, strict=True))
+        return (
+            block.drop_columns(["text"])
+            .append_column("label", pa.array(labels, pa.string()))
+            .append_column("score", pa.array(scores, pa.float64()))
+            .append_column("cut", pa.array(cuts, pa.bool_()))
+        )
+
+
+def _labelled(loaded: Any, blocks: Callable[[], Iterator[Any]], num_lines: int) -> Iterator[dict[str, Any]]:
+    """Rows with their labels, in order."""
+    import ray
+    from ray.data import ActorPoolStrategy
+    from ray.data.block import BlockMetadata
+    from ray.data.datasource import Datasource, ReadTask
+
+    class Blocks(Datasource):
+        """One task that reads the input from its beginning to its end, on the driver's node."""
+
+        supports_distributed_reads = False  # read where the file lies
+
+        def estimate_inmemory_data_size(self) -> int | None:
+            return None
+
+        def get_read_tasks(self, parallelism: int, *_: Any, **__: Any) -> list[ReadTask]:
+            return [ReadTask(blocks, BlockMetadata(None, None, None, None))]
+
+    resources = ray.cluster_resources()
+    gpus, cpus = int(resources.get("GPU", 0)), resources.get("CPU", 1.0)
+    wanted = math.ceil(num_lines / LINES_PER_CLASSIFIER)
+    size = max(1, min(wanted, gpus or int(cpus)))
+    with _ordered_small_blocks():
+        # The reader asks for no CPU: it waits more than it works, and the pool may have taken them all.
+        dataset = ray.data.read_datasource(Blocks(), num_cpus=0, override_num_blocks=1)
+        dataset = dataset.map_batches(
+            Labeller,
+            fn_constructor_args=([ray.put(loaded)],),  # in a list, so that Ray hands on the reference
+            batch_size=None,  # a block as it was cut: what is batched together does not depend on the pool
+            batch_format="pyarrow",
+            compute=ActorPoolStrategy(min_size=1, max_size=size, initial_size=size),
+            **({"num_gpus": 1} if gpus else {"num_cpus": min(1.0, cpus)}),
+        )
+        dataset.set_name("cloze_predict")
+    for batch in dataset.iter_batches(batch_size=None, batch_format="pyarrow"):
+        yield from batch.to_pylist()
+
+
+@contextmanager
+def _ordered_small_blocks() -> Iterator[None]:
+    """Datasets made inside keep their order, stay quiet, and are cut into blocks that many classifiers can share."""
+    from ray.data import DataContext
+
+    context = DataContext.get_current().copy()
+    context.execution_options.preserve_order = True
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    context.target_max_block_size = BLOCK_BYTES
+    with DataContext.current(context):
+        yield
