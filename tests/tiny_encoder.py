@@ -1,0 +1,61 @@
+"""A tiny encoder with its tokenizer as a Hugging Face folder, and a task that it can learn, for tests of heads."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+NUM_WORDS = 60
+
+
+def write_tokenizer(folder: Path) -> None:
+    """Whole words w0 ... w59 behind the five special tokens."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    vocabulary = {token: i for i, token in enumerate([*SPECIALS, *(f"w{i}" for i in range(NUM_WORDS))])}
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    backend.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    PreTrainedTokenizerFast(
+        tokenizer_object=backend, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]",
+        mask_token="[MASK]",
+    ).save_pretrained(str(folder))  # fmt: skip
+
+
+def write_encoder(folder: Path, seed: int = 0, width: int = 16, positions: int = 32) -> Path:
+    """A masked language model with random weights, as pretraining exports one: no pooler."""
+    import torch
+    from transformers import BertConfig, BertForMaskedLM
+
+    torch.manual_seed(seed)
+    shape = BertConfig(
+        vocab_size=len(SPECIALS) + NUM_WORDS, hidden_size=width, num_hidden_layers=2, num_attention_heads=2,
+        intermediate_size=2 * width, max_position_embeddings=positions, initializer_range=0.1,
+    )  # fmt: skip
+    BertForMaskedLM(shape).save_pretrained(str(folder))
+    write_tokenizer(folder)
+    return folder
+
+
+@dataclass
+class Examples:
+    """Texts and their integer labels."""
+
+    texts: list[str]
+    labels: np.ndarray
+
+
+def make_examples(number: int, seed: int, classes: int = 3, longest: int = 14) -> Examples:
+    """Random words w20 ... w59 around one word of the class: class c owns the words w(5c) ... w(5c+4)."""
+    random = np.random.default_rng(seed)
+    labels = random.integers(0, classes, number)
+    texts = []
+    for label in labels:
+        words = [f"w{word}" for word in random.integers(20, NUM_WORDS, random.integers(2, longest))]
+        words[random.integers(0, len(words))] = f"w{5 * label + random.integers(0, 5)}"
+        texts.append(" ".join(words))
+    return Examples(texts, labels.astype(np.int64))

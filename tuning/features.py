@@ -1,0 +1,184 @@
+"""Outputs of a frozen encoder, computed once: token ids -> hidden states of the first token, as files in the cache.
+
+A frozen encoder in evaluation mode is a fixed function, so every frozen trial (any learning rate, any seed) trains
+its head on the same vectors. Ray Data runs the encoder over the cluster, one long execution for all that is missing.
+In: encoder folders with the splits of a task. Out: <cache>/features-<fingerprint>/<split>.npy, (N, D) float32, in the
+order of the split. Knows nothing of trials.
+"""
+
+import functools
+import hashlib
+import json
+import logging
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tuning.finetune import Split
+
+LARGEST_BYTES = 4 * 2**30  # of one encoder's features; beyond, frozen trials run the encoder instead
+BLOCK_ROWS = 256  # rows of one task's batch: a second or so of a BERT-base on one core per block
+Progress = Callable[[str, float | None], None]
+
+
+@dataclass(frozen=True)
+class Request:
+    """Features wanted of one encoder."""
+
+    encoder: Path
+    """Hugging Face folder."""
+    fingerprint: str
+    """Of the encoder's files."""
+    splits: Mapping[str, Split]
+
+    def folder(self, cache: Path) -> Path:
+        """Where these features lie: a changed encoder, task, tokenizer or length is another folder."""
+        digest = hashlib.sha256(f"cls {self.fingerprint}".encode())
+        for name, split in sorted(self.splits.items()):
+            digest.update(f"{name} {split.input_ids.shape} {split.input_ids.dtype}".encode())
+            digest.update(np.ascontiguousarray(split.input_ids))
+            digest.update(np.ascontiguousarray(split.lengths.astype(np.int64)))
+        return cache / f"features-{digest.hexdigest()[:16]}"
+
+    def width(self) -> int:
+        """D."""
+        return json.loads((self.encoder / "config.json").read_text(encoding="utf-8"))["hidden_size"]
+
+    def estimated_bytes(self) -> int:
+        """Size of the features, known before they are computed."""
+        return sum(len(split.labels) for split in self.splits.values()) * self.width() * 4
+
+
+def encoder_fingerprint(folder: Path) -> str:
+    """Hash of an encoder's config and weights, by content: a retrained encoder under the same path is another one."""
+    digest = hashlib.sha256()
+    for file in sorted([folder / "config.json", *folder.glob("*.safetensors"), *folder.glob("pytorch_model*.bin")]):
+        with file.open("rb") as stream:
+            digest.update(file.name.encode() + hashlib.file_digest(stream, "sha256").digest())
+    return digest.hexdigest()[:16]
+
+
+def cache_features(
+    requests: Sequence[Request], cache: Path, num_cpus: float, num_gpus: float, progress: Progress
+) -> list[Path | None]:
+    """Make sure that the features of every request lie in `cache`; returns their folders, in order.
+
+    None stands for a request whose features would be larger than LARGEST_BYTES. num_cpus, num_gpus: what a task asks.
+    """
+    folders: list[Path | None] = []
+    for request in requests:
+        size = request.estimated_bytes()
+        if size > LARGEST_BYTES:
+            progress(f"features of {request.encoder} would take {size / 2**30:.1f} GiB: frozen trials run it", None)
+        folders.append(request.folder(cache) if size <= LARGEST_BYTES else None)
+    todo = {folder: r for folder, r in zip(folders, requests, strict=True) if folder and not _complete(folder)}
+    if todo:
+        _compute(todo, num_cpus, num_gpus, progress)
+    return folders
+
+
+def load_features(folder: Path, split: str) -> np.ndarray:
+    """(N, D) float32, memory-mapped: trials on one node share the pages."""
+    return np.load(folder / f"{split}.npy", mmap_mode="r")
+
+
+def _complete(folder: Path) -> bool:
+    return (folder / "manifest.json").is_file()  # written last
+
+
+def _compute(todo: Mapping[Path, Request], num_cpus: float, num_gpus: float, progress: Progress) -> None:
+    """Run the encoders over all rows of `todo` in one Ray Data execution and write each folder whole."""
+    import ray
+
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    logging.getLogger("ray.data").setLevel(logging.ERROR)  # or it tells the user that progress bars are off
+    parts = {folder: folder.with_name(f"{folder.name}.{os.getpid()}.part") for folder in todo}
+    arrays: dict[tuple[int, str], np.ndarray] = {}
+    blocks = []
+    for k, (folder, request) in enumerate(todo.items()):
+        shutil.rmtree(parts[folder], ignore_errors=True)
+        parts[folder].mkdir(parents=True)
+        for name, split in request.splits.items():
+            arrays[k, name] = np.lib.format.open_memmap(
+                parts[folder] / f"{name}.npy", mode="w+", dtype=np.float32, shape=(len(split.labels), request.width())
+            )
+            blocks += _blocks(k, name, split)
+    dataset = ray.data.from_arrow(blocks)
+    dataset.set_name("cloze_features")
+    encoders = [(str(request.encoder), request.fingerprint) for request in todo.values()]
+    settings = {"encoders": encoders, "device": "cuda" if num_gpus else "cpu"}
+    # Tasks with the encoder kept per process, not actors: Ray keeps a task's process, which has imported torch and
+    # transformers (6 s), for the next task, while an actor's process ends with it.
+    dataset = dataset.map_batches(
+        _encode_block, batch_size=None, fn_kwargs=settings, num_cpus=num_cpus, num_gpus=num_gpus
+    )
+    total, done = sum(len(array) for array in arrays.values()), 0
+    for batch in dataset.iter_batches(batch_size=None, batch_format="numpy"):
+        array = arrays[int(batch["request"][0]), str(batch["split"][0])]
+        array[batch["row"]] = batch["features"]  # by index: blocks may come in any order
+        done += len(batch["row"])
+        progress(f"features: {done} of {total} texts", done / total)
+    for array in arrays.values():
+        array.flush()
+    for folder, request in todo.items():
+        manifest = {"encoder": str(request.encoder), "rows": {n: len(s.labels) for n, s in request.splits.items()}}
+        (parts[folder] / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+        shutil.rmtree(folder, ignore_errors=True)
+        parts[folder].rename(folder)
+
+
+def _blocks(request: int, name: str, split: Split) -> list[Any]:
+    """Arrow tables of at most BLOCK_ROWS rows, rows of similar length together, so that little of them is padding."""
+    import pyarrow as pa
+
+    order = np.argsort(split.lengths, kind="stable")
+    tables = []
+    for start in range(0, len(order), BLOCK_ROWS):
+        rows = order[start : start + BLOCK_ROWS]
+        ids = [split.input_ids[row, : split.lengths[row]].astype(np.int32) for row in rows]
+        tables.append(
+            pa.table({
+                "request": pa.array(np.full(len(rows), request)),
+                "split": pa.array([name] * len(rows)),
+                "row": pa.array(rows.astype(np.int64)),
+                "input_ids": pa.array(ids, type=pa.list_(pa.int32())),
+            })
+        )  # fmt: skip
+    return tables
+
+
+def _encode_block(
+    batch: dict[str, np.ndarray], encoders: list[tuple[str, str]], device: str
+) -> dict[str, np.ndarray]:
+    """One block, all of one request: token ids -> features."""
+    import torch
+
+    ids = [np.asarray(row) for row in batch["input_ids"]]
+    lengths = np.array([len(row) for row in ids])
+    padded = np.zeros((len(ids), lengths.max()), np.int64)
+    for row, one in zip(padded, ids, strict=True):
+        row[: len(one)] = one
+    split = Split(padded, lengths, np.zeros(len(ids), np.int64))
+    objective = _objective(*encoders[int(batch["request"][0])], device)
+    with torch.no_grad():
+        tokens = {key: value.to(device) for key, value in split.batch(np.arange(len(ids))).items()}
+        features = objective.features(tokens).float().cpu().numpy()
+    return {"request": batch["request"], "split": batch["split"], "row": batch["row"], "features": features}
+
+
+@functools.lru_cache(maxsize=4)
+def _objective(encoder: str, fingerprint: str, device: str) -> Any:
+    """The encoder under some head (features lie before it), in evaluation mode, kept in this process.
+
+    The fingerprint is part of the key: the folder may hold another encoder tomorrow.
+    """
+    from model.heads import Classification, build_classifier
+
+    return Classification(build_classifier(encoder, ("a", "b"), 0), "frozen").eval().to(device)

@@ -1,0 +1,107 @@
+"""What a sweep starts from: encoder folders, the task as token arrays, resources that the cluster really has.
+
+In: a Config. Out: checked inputs, or a UserError in one line before any trial starts. Knows no Tune.
+"""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from orchestration.config import Config, UserError
+from tuning.finetune import Split
+from tuning.space import points
+
+
+def find_encoders(config: Config) -> dict[str, Path]:
+    """Folder of every encoder that the sweep names; for "random" the folder whose shape and tokenizer it takes.
+
+    Raises UserError for a folder that is no encoder, or too few positions for finetune.length.
+    """
+    export = Path(config.storage) / config.name / "export"
+    folders: dict[str, Path] = {}
+    for name in dict.fromkeys(config.sweep.encoders):
+        if name == "random":
+            continue
+        folder = export if name == "pretrained" else Path(name)
+        if not (folder / "config.json").is_file():
+            own = "run cloze pretrain first"
+            remedy = own if name == "pretrained" else 'give a Hugging Face folder, "pretrained" or "random"'
+            raise UserError(f"sweep.encoders={name}: no encoder in {folder}; {remedy}")
+        folders[name] = folder
+    if "random" in config.sweep.encoders:
+        like = next(iter(folders.values()), export)
+        if not (like / "config.json").is_file():
+            raise UserError(
+                "sweep.encoders=random: no encoder whose shape to copy; "
+                'add "pretrained" (after cloze pretrain) or a folder'
+            )
+        folders["random"] = like
+    longest = max(point.config.finetune.length for point in points(config))
+    for name, folder in folders.items():
+        shape = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        most = shape.get("max_position_embeddings", longest)
+        if longest > most:
+            raise UserError(
+                f"finetune.length={longest}: encoder {name} reads at most {most} tokens; give finetune.length<={most}"
+            )
+    return {name: folders[name] for name in dict.fromkeys(config.sweep.encoders)}
+
+
+def check_resources(config: Config, nodes: Sequence[Mapping[str, Any]]) -> None:
+    """Raise UserError where no living node (of ray.nodes()) could ever hold one trial: Ray would wait for ever."""
+    for resource, key in (("CPU", "cpus_per_trial"), ("GPU", "gpus_per_trial")):
+        wanted = getattr(config.sweep, key)
+        most = max((node["Resources"].get(resource, 0.0) for node in nodes if node["Alive"]), default=0.0)
+        if wanted > most:
+            raise UserError(
+                f"sweep.{key}={wanted:g}: a trial needs {wanted:g} {resource}s, the largest node has {most:g}; "
+                f"give sweep.{key}<={most:g} or a larger cluster"
+            )
+
+
+def random_encoder(like: Path, seed: int, cache: Path, resources: Mapping[str, float]) -> Path:
+    """Folder of a randomly initialised encoder of the same shape, written once into the cache by a Ray task."""
+    import ray
+
+    shape = hashlib.sha256((like / "config.json").read_bytes() + str(seed).encode()).hexdigest()[:16]
+    folder = cache / f"random-{shape}"
+    if not (folder / "config.json").is_file():
+        part = folder.with_name(folder.name + ".part")
+        shutil.rmtree(part, ignore_errors=True)
+        ray.get(ray.remote(_write_random).options(**resources).remote(like, seed, part))
+        part.rename(folder)
+    return folder
+
+
+def _write_random(like: Path, seed: int, folder: Path) -> None:
+    from model.heads import write_random_encoder
+
+    write_random_encoder(like, seed, folder)
+
+
+def task_fingerprint(splits: Mapping[str, Split], labels: Sequence[str]) -> str:
+    """Hash of what trials read of a task: tokens and labels of every split, label names."""
+    digest = hashlib.sha256(json.dumps(list(labels)).encode())
+    for name, split in sorted(splits.items()):
+        digest.update(f"{name} {split.input_ids.shape}".encode())
+        for array in (split.input_ids, split.lengths, split.labels):
+            digest.update(np.ascontiguousarray(array.astype(np.int64)))
+    return digest.hexdigest()[:16]
+
+
+def encode(texts: Sequence[str], labels: Sequence[int], tokenizer: Path, length: int) -> Split:
+    """Texts and integer labels as token arrays of at most `length` tokens, special tokens included."""
+    import transformers
+
+    tokens = transformers.AutoTokenizer.from_pretrained(str(tokenizer))
+    rows = tokens(list(texts), truncation=True, max_length=length, padding=False)["input_ids"]
+    lengths = np.array([len(row) for row in rows], np.int64)
+    ids = np.full((len(rows), int(lengths.max(initial=1))), tokens.pad_token_id, np.int32)
+    for target, row in zip(ids, rows, strict=True):
+        target[: len(row)] = row
+    return Split(ids, lengths, np.asarray(labels, np.int64))

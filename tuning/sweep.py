@@ -1,0 +1,196 @@
+"""The driver of a sweep: points x seeds x encoders as trials -> leaderboard, and the winner as a folder.
+
+In: a Config, its run folder, a Ray that is already there. Out: entries, best first; run/leaderboard.{json,csv},
+run/trials/<id>/result.json, run/best/ (Hugging Face folder). The same call again runs only what has no result yet.
+`sweep` reads top to bottom: check, load, cache, run, judge, hand over.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from orchestration.config import Config
+from tuning.features import Request, cache_features, encoder_fingerprint
+from tuning.inputs import check_resources, encode, find_encoders, random_encoder, task_fingerprint
+from tuning.leaderboard import Entry, best_trial, make_entries, write_leaderboard
+from tuning.scores import majority_baseline
+from tuning.space import Point, points
+from tuning.trials import Result, Trial, hand_over, prune_weights, read_results
+from tuning.tuner import Inputs, run_trials
+
+Progress = Callable[[str, float | None], None]
+Splits = dict[str, Any]
+Key = tuple[str, int]  # (encoder, length): what decides the tokens
+
+
+def sweep(config: Config, run: Path, progress: Progress) -> list[Entry]:
+    """Run the sweep of `config` in `run` on the running Ray; returns the leaderboard, best first.
+
+    Raises UserError, before anything runs, for an encoder, a space, a task or resources that cannot be; RuntimeError
+    where no trial finished, with the cause.
+    """
+    import ray
+
+    run = run.resolve()
+    cache = run.parent / ".cache"
+    sources = {name: folder.resolve() for name, folder in find_encoders(config).items()}
+    check_resources(config, ray.nodes())
+    asked = {"num_cpus": config.sweep.cpus_per_trial, "num_gpus": config.sweep.gpus_per_trial}
+
+    progress("reading the task", None)
+    task = load_task(config, progress)
+    splits = _tokenise(task, config, sources)
+
+    progress("preparing encoders", None)
+    encoders = dict(sources)
+    if "random" in sources:
+        encoders["random"] = random_encoder(sources["random"], config.seed, cache, asked)
+    trials = _trials(config, encoders, splits, task.labels)
+    results = read_results(trials, run / "trials")
+    todo = [trial for trial in trials if trial.id not in results]
+    if not todo and (entries := _finished(run, trials)):
+        return entries
+
+    features = _features(todo, encoders, splits, cache, asked, progress)
+    inputs = Inputs(task.labels, splits, features, run / "trials", **asked)
+    wanted = {(trial.encoder, trial.point): config.sweep.seeds for trial in trials}
+
+    def ended(result: Result) -> None:
+        results[result["trial"]] = result
+        prune_weights(list(results.values()), wanted, run / "trials")
+
+    if todo:
+        results |= run_trials(todo, inputs, run, progress, ended)
+
+    baseline = majority_baseline(
+        np.asarray(task.train.labels), np.asarray(task.validation.labels), config.task.metric
+    )
+    entries = make_entries({**results[trial.id], "majority_baseline": baseline} for trial in trials)
+    if entries[0]["score_mean"] is None:
+        write_leaderboard(entries, run)
+        raise RuntimeError(
+            f"no trial finished ({entries[0]['status']}): {entries[0]['error']}; "
+            f"delete {run / 'trials'} to run them again"
+        )
+
+    winner = next(trial for trial in trials if trial.id == best_trial(entries[0]))
+    if not (run / "trials" / winner.id / "weights.safetensors").is_file():
+        # Pruned when another point led; with more seeds this one does. The same trial again gives the same weights.
+        features = _features([winner], encoders, splits, cache, asked, progress)
+        again = Inputs(task.labels, splits, features, run / "trials", **asked)
+        run_trials([winner], again, run, progress, lambda _: None)
+    progress("exporting the winner", None)
+    test = None
+    if task.test is not None:
+        test = encode(task.test.texts, task.test.labels, sources[winner.encoder], winner.finetune["length"])
+    entries[0]["test_score"] = ray.get(
+        ray.remote(hand_over).options(**asked).remote(
+            winner, task.labels, test, run / "trials", str(sources[winner.encoder]), run / "best",
+            _card(config, entries[0]), asked["num_gpus"],
+        )
+    )  # fmt: skip
+    write_leaderboard(entries, run)
+    for weights in (run / "trials").glob("*/weights.safetensors"):
+        weights.unlink()
+    return entries
+
+
+def load_task(config: Config, progress: Progress) -> Any:
+    """The task's texts and labels."""
+    from data.tasks import load_task
+
+    return load_task(config.task, config.seed)
+
+
+def _tokenise(task: Any, config: Config, sources: Mapping[str, Path]) -> dict[Key, Splits]:
+    """Train and validation tokens for every encoder's tokenizer and every length of the space, each done once."""
+    done: dict[tuple[Path, int], Splits] = {}
+    splits: dict[Key, Splits] = {}
+    for length in sorted({point.config.finetune.length for point in points(config)}):
+        for name, folder in sources.items():
+            if (folder, length) not in done:
+                done[folder, length] = {
+                    split: encode(getattr(task, split).texts, getattr(task, split).labels, folder, length)
+                    for split in ("train", "validation")
+                }
+            splits[name, length] = done[folder, length]
+    return splits
+
+
+def _trials(
+    config: Config, encoders: Mapping[str, Path], splits: Mapping[Key, Splits], labels: Sequence[str]
+) -> list[Trial]:
+    """Every trial of the sweep; seeds are seed, seed + 1, ... in every point and encoder."""
+    prints = {name: encoder_fingerprint(folder) for name, folder in encoders.items()}
+    tasks = {key: task_fingerprint(split, labels) for key, split in splits.items()}
+
+    def trial(name: str, point: Point, seed: int) -> Trial:
+        return Trial(
+            id=f"{_slug(name)}-{point.id}-s{seed}",
+            encoder=name,
+            folder=str(encoders[name]),
+            point=point.id,
+            values=point.values,
+            finetune=point.config.finetune.model_dump(mode="json"),
+            seed=seed,
+            metric=config.task.metric,
+            inputs=f"{prints[name]}-{tasks[name, point.config.finetune.length]}-{config.task.metric}",
+        )
+
+    seeds = range(config.seed, config.seed + config.sweep.seeds)
+    whole = [trial(name, point, seed) for point in points(config) for name in encoders for seed in seeds]
+    # Full trials first: they are the long ones, and short ones then fill the cluster to the end.
+    return sorted(whole, key=lambda one: one.finetune["mode"] == "frozen")
+
+
+def _slug(encoder: str) -> str:
+    """A short name for folders: pretrained, random, or the folder's own name and a hash of its path."""
+    if encoder in ("pretrained", "random"):
+        return encoder
+    name = re.sub(r"[^A-Za-z0-9]+", "-", Path(encoder).name).strip("-")[:24]
+    return f"{name}-{hashlib.sha256(encoder.encode()).hexdigest()[:6]}"
+
+
+def _finished(run: Path, trials: Sequence[Trial]) -> list[Entry] | None:
+    """The leaderboard that lies in `run`, if it is of exactly these trials and its winner was handed over."""
+    path = run / "leaderboard.json"
+    if not path.is_file() or not (run / "best" / "config.json").is_file():
+        return None
+    entries = json.loads(path.read_text(encoding="utf-8"))
+    same = {trial for entry in entries for trial in entry["trials"]} == {trial.id for trial in trials}
+    return entries if same else None
+
+
+def _features(
+    todo: Sequence[Trial],
+    encoders: Mapping[str, Path],
+    splits: Mapping[Key, Splits],
+    cache: Path,
+    asked: Mapping[str, float],
+    progress: Progress,
+) -> dict[Key, str | None]:
+    """Folders of cached features for every (encoder, length) of a frozen trial in `todo`."""
+    frozen = (trial for trial in todo if trial.finetune["mode"] == "frozen")
+    keys = list(dict.fromkeys((trial.encoder, trial.finetune["length"]) for trial in frozen))
+    requests = [Request(encoders[key[0]], encoder_fingerprint(encoders[key[0]]), splits[key]) for key in keys]
+    folders = cache_features(requests, cache, asked["num_cpus"], asked["num_gpus"], progress)
+    return {key: str(folder) if folder else None for key, folder in zip(keys, folders, strict=True)}
+
+
+def _card(config: Config, entry: Entry) -> dict[str, Any]:
+    """What the winner's model card says."""
+    spread = "" if entry["score_std"] is None else f" ± {entry['score_std']:.4f}"
+    return {
+        "title": f"{config.name}: {config.head.kind}",
+        "encoder": entry["encoder"],
+        "trained": "head on the frozen encoder" if entry["mode"] == "frozen" else "encoder and head",
+        "learning rate": entry["learning_rate"],
+        "epochs": entry["epochs"],
+        f"validation {entry['metric']}": f"{entry['score_mean']:.4f}{spread} ({entry['seeds']} seeds)",
+        "majority baseline": entry["majority_baseline"],
+    }

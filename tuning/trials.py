@@ -1,0 +1,178 @@
+"""A trial on disk and on the cluster: its description, what runs in its process, its result, its kept weights.
+
+In: one encoder, one point, one seed. Out: trials/<id>/result.json, written whole by the trial itself once it ended, and
+trials/<id>/weights.safetensors, the trained weights of its best epoch. A result there means: not to be run again.
+Knows torch only inside the functions that run on the cluster.
+"""
+
+import json
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tuning.leaderboard import best_trial, make_entries, write_text
+
+Result = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One seed of one point on one encoder."""
+
+    id: str
+    """<encoder>-<point>-s<seed>: a folder's name, short however many keys the space has."""
+    encoder: str
+    """As the sweep names it: "pretrained", "random" or a folder."""
+    folder: str
+    """Hugging Face folder of the encoder."""
+    point: str
+    values: dict[str, Any]
+    """The space's keys and this point's values."""
+    finetune: dict[str, Any]
+    """The whole finetune section."""
+    seed: int
+    metric: str
+    inputs: str
+    """Fingerprint of the encoder's weights and of the task: a result of other inputs does not count."""
+
+
+def read_results(trials: Sequence[Trial], folder: Path) -> dict[str, Result]:
+    """Results that lie in `folder` (trials/) and belong to these trials and inputs, by trial id."""
+    results: dict[str, Result] = {}
+    for trial in trials:
+        path = folder / trial.id / "result.json"
+        if path.is_file():
+            result = json.loads(path.read_text(encoding="utf-8"))
+            if result["inputs"] == trial.inputs:
+                results[trial.id] = result
+    return results
+
+
+def make_result(trial: Trial, outcome: Mapping[str, Any]) -> Result:
+    """A result from what came out; fields that are not there are None."""
+    empty = {
+        "status": "failed", "score": None, "best_epoch": None, "epochs": [], "seconds": 0.0, "trained_parameters": None,
+        "total_parameters": None, "error": None,
+    }  # fmt: skip
+    about = {key: value for key, value in asdict(trial).items() if key not in ("id", "folder", "finetune")}
+    return {
+        "trial": trial.id,
+        **about,
+        "mode": trial.finetune["mode"],
+        "learning_rate": trial.finetune["learning_rate"],
+        "num_epochs": trial.finetune["epochs"],
+        **empty,
+        **outcome,
+    }
+
+
+def execute(
+    trial: Trial,
+    labels: Sequence[str],
+    splits: Mapping[str, Any],
+    features: str | None,
+    folder: Path,
+    gpus: float,
+    report: Callable[[dict[str, Any]], None],
+) -> Result:
+    """Run a trial in this process and write its result and weights under folder/<id>/.
+
+    `splits`: "train" and "validation" as tokens; `features`: the folder of their cached features, for frozen trials.
+    An exception becomes a result of status "failed": it must not end the sweep, and the process serves the next trial.
+    """
+    own = folder / trial.id
+    own.mkdir(parents=True, exist_ok=True)
+    (own / "weights.safetensors").unlink(missing_ok=True)
+    started = time.monotonic()
+    try:
+        from safetensors.torch import save_file
+
+        from tuning.config import Finetune
+        from tuning.finetune import Split, run_trial
+
+        parts = {}
+        for name in ("train", "validation"):
+            parts[name] = splits[name]
+            if features is not None:
+                from tuning.features import load_features
+
+                tokens = splits[name]
+                parts[name] = Split(
+                    tokens.input_ids, tokens.lengths, tokens.labels, load_features(Path(features), name)
+                )
+        outcome, weights = run_trial(
+            Finetune(**trial.finetune), trial.folder, labels, parts["train"], parts["validation"], trial.metric,
+            trial.seed, report, "cuda" if gpus else "cpu",
+        )  # fmt: skip
+        if weights:
+            save_file(weights, str(own / "weights.safetensors"))
+        outcome = {**outcome, "cached_features": features is not None}
+    except Exception as error:  # any fault of one trial is that trial's result
+        (own / "error.txt").write_text(traceback.format_exc(), encoding="utf-8")
+        text = " ".join(f"{type(error).__name__}: {error}".split())
+        outcome = {"status": "failed", "error": text[:500], "seconds": round(time.monotonic() - started, 3)}
+    result = make_result(trial, outcome)
+    write_text(own / "result.json", json.dumps(result, indent=1, allow_nan=False) + "\n")
+    return result
+
+
+def prune_weights(results: Sequence[Result], wanted: Mapping[tuple[str, str], int], folder: Path) -> None:
+    """Delete the weights of trials that cannot win any more.
+
+    `wanted`: trials of each (encoder, point). Of a point whose trials all ended only its best trial can win, and only
+    if no other such point leads it. So a sweep holds the leader's weights and those of the points still running.
+    """
+    ended: dict[tuple[str, str], list[Result]] = {}
+    for result in results:
+        ended.setdefault((result["encoder"], result["point"]), []).append(result)
+    whole = [r for key, group in ended.items() if len(group) >= wanted[key] for r in group]
+    if not whole:
+        return
+    leader = make_entries(whole)[0]
+    keep = best_trial(leader) if leader["score_mean"] is not None else None
+    for result in whole:
+        if result["trial"] != keep:
+            (folder / result["trial"] / "weights.safetensors").unlink(missing_ok=True)
+
+
+def hand_over(
+    trial: Trial,
+    labels: Sequence[str],
+    test: Any,
+    trials_folder: Path,
+    tokenizer_folder: str,
+    best: Path,
+    card: Mapping[str, Any],
+    gpus: float,
+) -> float | None:
+    """Join the winner's encoder and head, export them to `best`, score the test split once (None without one).
+
+    Runs on the cluster, like a trial. Raises RuntimeError where the kept weights are not those that the trial trained.
+    """
+    from safetensors.torch import load_file
+
+    from model.export import export_folder
+    from model.heads import Classification, build_classifier
+    from tuning.finetune import predict_logits
+    from tuning.scores import METRICS
+
+    model = build_classifier(trial.folder, labels, trial.seed)
+    objective = Classification(model, trial.finetune["mode"]).eval()
+    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    kept = load_file(str(trials_folder / trial.id / "weights.safetensors"))
+    if kept.keys() != trained.keys():
+        raise RuntimeError(f"{trial.id}: the kept weights are not those of mode {trial.finetune['mode']}")
+    for name, tensor in kept.items():
+        trained[name].data.copy_(tensor)
+    score = None
+    if test is not None:
+        device = "cuda" if gpus else "cpu"
+        logits = predict_logits(objective.to(device), test, device)
+        score = METRICS[trial.metric].compute(test.labels, logits.argmax(-1))
+        objective.to("cpu")
+    facts = {**card, **({} if score is None else {f"test {trial.metric}": score})}
+    export_folder(model, tokenizer_folder, best, facts)
+    return score
