@@ -7,10 +7,8 @@ and trains the tokenizer. Pass 2 reads again, tokenises and writes shards. The d
 
 import hashlib
 import json
-import os
 import pickle
 import shutil
-import socket
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,7 +20,7 @@ from data import docstrings
 from data.chunks import CHUNK_BYTES, HASHES, Chunk, Plan, Scan, read_kept, scan_group, write_rows
 from data.config import Corpus, Rows, Tokenizer, UserError
 from data.corpus import DOCSTRINGS, SourceFile, describe, find_files, group_files
-from data.store import MANIFEST, Store, open_store
+from data.store import MANIFEST, Store, fresh_folder, open_store
 from data.tokenizer import (
     describe_tokenizer,
     fingerprint_of,
@@ -55,18 +53,10 @@ def prepare(corpus: Corpus, tokenizer: Tokenizer, rows: Rows, cache: Path, progr
     import ray
 
     assert ray.is_initialized(), "the driver starts Ray before it prepares a corpus"
-    cache.mkdir(parents=True, exist_ok=True)
-    _remove_dead(cache)
-    part = cache / f"{target.name}.part-{socket.gethostname()}-{os.getpid()}"
-    shutil.rmtree(part, ignore_errors=True)
-    try:
+    shutil.rmtree(target, ignore_errors=True)  # without its manifest it is not whole
+    with fresh_folder(target) as part:
         manifest = _fill(part, _expand(files, cache, progress), corpus, tokenizer, rows, progress)
         (part / MANIFEST).write_text(json.dumps(manifest, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        if not (target / MANIFEST).is_file():
-            shutil.rmtree(target, ignore_errors=True)
-            part.rename(target)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
     return open_store(target)
 
 
@@ -77,17 +67,6 @@ def fingerprint(files: list[SourceFile], corpus: Corpus, tokenizer: Tokenizer, r
     key = docstrings.key() if any(file.path == DOCSTRINGS for file in files) else None
     parts = [FORMAT, options, [tuple(vars(file).values()) for file in files], key, words, rows.model_dump()]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
-
-
-def _remove_dead(cache: Path) -> None:
-    """Remove what killed preparations of this host left behind."""
-    for part in cache.glob(f"*.part-{socket.gethostname()}-*"):
-        try:
-            os.kill(int(part.name.rpartition("-")[2]), 0)
-        except ProcessLookupError:
-            shutil.rmtree(part, ignore_errors=True)
-        except (PermissionError, ValueError):
-            continue  # another user's, alive
 
 
 def _expand(files: list[SourceFile], cache: Path, progress: Progress) -> list[SourceFile]:

@@ -8,6 +8,11 @@ every reader process imports it.
 """
 
 import json
+import os
+import shutil
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -134,3 +139,29 @@ def write_shard(path: Path, rows: list[np.ndarray]) -> None:
     part = path.with_name(path.name + ".part")
     pq.write_table(pa.table([column], schema=_SCHEMA), part, row_group_size=GROUP_ROWS, compression="zstd")
     part.replace(path)
+
+
+@contextmanager
+def fresh_folder(target: Path) -> Iterator[Path]:
+    """Yield an empty folder that becomes `target` at the end: whole or absent, never half, whoever is killed.
+
+    What killed processes of this host left beside it is removed. If another process was first, its folder stays.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    mark = f".part-{socket.gethostname()}-"
+    for part in target.parent.glob(f"*{mark}*"):
+        try:
+            os.kill(int(part.name.rpartition("-")[2]), 0)
+        except ProcessLookupError:
+            shutil.rmtree(part, ignore_errors=True)
+        except (PermissionError, ValueError):
+            continue  # another user's, alive; or no folder of ours
+    part = target.with_name(f"{target.name}{mark}{os.getpid()}")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir()
+    try:
+        yield part
+        if not target.exists():
+            part.rename(target)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
