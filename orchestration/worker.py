@@ -182,8 +182,9 @@ class Journal:
 
     def write_evaluation(self, step: int, scores: dict[str, float]) -> None:
         """One line per evaluation, of the weights before `step`."""
-        accuracy = scores["correct"] / max(scores["targets"], 1)
-        line = {"step": step, "eval_loss": scores["loss"], "eval_accuracy": accuracy, "eval_targets": int(scores["targets"])}
+        targets = int(scores["targets"])
+        accuracy = scores["correct"] / max(targets, 1)
+        line = {"step": step, "eval_loss": scores["loss"], "eval_accuracy": accuracy, "eval_targets": targets}
         self._writer.write(line)
         self._job.pacer.begin.remote(step, line)
 
