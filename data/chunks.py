@@ -1,19 +1,18 @@
 """What runs inside Ray tasks while a corpus is prepared: a group of files -> chunks of documents -> shards of rows.
 
 In: files, and in the second pass what the driver decided. Out: small records for the driver, shards on storage.
-A chunk is about 4 MB of text from neighbouring files, cut by content alone, so that the store is the same whatever
+A chunk is a few MB of text from neighbouring files, cut by content alone, so that the store is the same whatever
 the number of CPUs. Knows no Ray: the driver (prepare.py) hands these functions to it.
 """
 
 import hashlib
 import os
-from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
+from data.census import Chunk, Plan, Scan
 from data.config import Rows, UserError
 from data.corpus import SourceFile, read_documents
 from data.records import Bad
@@ -21,50 +20,8 @@ from data.rows import pack_rows, split_sentences
 from data.store import write_shard
 from data.tokenizer import count_words
 
-CHUNK_BYTES = 4_000_000  # of text: about 8,000 rows of 128 tokens, a second of tokenising
 CHUNK_BADS = 1000  # records described per chunk; the counts are always full
 BATCH_SENTENCES = 2000  # handed to the tokenizer at once: bounds the memory of its encodings
-HASHES = 2**64
-
-
-@dataclass
-class Chunk:
-    """Documents of one piece of one group of files, and what was skipped on the way to them."""
-
-    group: int
-    number: int
-    documents: list[str] = field(default_factory=list)
-    skipped: Counter[str] = field(default_factory=Counter)
-    bads: list[Bad] = field(default_factory=list)
-    empty_files: list[str] = field(default_factory=list)
-    is_last: bool = False
-
-
-@dataclass
-class Scan:
-    """What the driver learns of a chunk in the first pass."""
-
-    chunk: Chunk
-    """Without its documents."""
-    hashes: np.ndarray
-    """Hash of each document's text: (D,) uint64."""
-    text_bytes: int = 0
-    words: Counter[str] = field(default_factory=Counter)
-    fault: str = ""
-    """A mistake of the user that only reading shows."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What the driver decided after the first pass."""
-
-    groups: list[list[SourceFile]]
-    num_documents: dict[tuple[int, int], int]
-    """Documents of each chunk (group, number), to notice files that changed in between."""
-    dropped: dict[tuple[int, int], np.ndarray]
-    """Places of duplicates within a chunk."""
-    held_out_below: int
-    """Documents whose hash is below are held out."""
 
 
 def hash_text(text: str) -> int:
@@ -72,8 +29,11 @@ def hash_text(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
-def read_chunks(group: int, files: Iterable[SourceFile]) -> Iterator[Chunk]:
-    """Read a group of files as chunks, the last one marked. Raises UserError where a text column is missing."""
+def read_chunks(group: int, files: Iterable[SourceFile], chunk_bytes: int) -> Iterator[Chunk]:
+    """Read a group of files as chunks of `chunk_bytes` of text, the last one marked.
+
+    Raises UserError where a text column is missing.
+    """
     chunk = Chunk(group, 0)
     num_bytes = 0
     for file in files:
@@ -87,7 +47,7 @@ def read_chunks(group: int, files: Iterable[SourceFile]) -> Iterator[Chunk]:
             elif not document:
                 chunk.skipped["empty"] += 1
             else:
-                if num_bytes >= CHUNK_BYTES:
+                if num_bytes >= chunk_bytes:
                     yield chunk
                     chunk, num_bytes = Chunk(group, chunk.number + 1), 0
                 chunk.documents.append(document)
@@ -99,11 +59,11 @@ def read_chunks(group: int, files: Iterable[SourceFile]) -> Iterator[Chunk]:
 
 
 def scan_group(
-    group: int, files: list[SourceFile], counted: range, counted_share: float, lowercase: bool
+    group: int, files: list[SourceFile], chunk_bytes: int, counted: range, counted_share: float, lowercase: bool
 ) -> Iterator[Scan]:
     """First pass: hashes, counts, and word counts of a share of the documents whose hash lies in `counted`."""
     try:
-        for chunk in read_chunks(group, files):
+        for chunk in read_chunks(group, files, chunk_bytes):
             hashes = [hash_text(document) for document in chunk.documents]
             sample = [
                 document
@@ -119,7 +79,7 @@ def scan_group(
 
 def read_kept(group: int, plan: Plan) -> Iterator[tuple[int, list[str], list[str]]]:
     """Second pass: number, training documents and held-out documents of each chunk, duplicates dropped."""
-    for chunk in read_chunks(group, plan.groups[group]):
+    for chunk in read_chunks(group, plan.groups[group], plan.chunk_bytes):
         place = (group, chunk.number)
         if len(chunk.documents) != plan.num_documents.get(place, 0):
             names = ", ".join(file.path for file in plan.groups[group][:3])

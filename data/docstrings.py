@@ -37,6 +37,7 @@ KEY_WORDS = 12  # docstrings with these first words in common are taken for copi
 PER_CLASS = {"train": 500, "validation": 100, "test": 100}  # examples of one package
 HELD = ("test", "validation")  # splits whose source files are kept out of the corpus
 PER_FILE = 10  # examples of one file in those splits: a score over few files would tell of the files
+HELD_FILES = 0.2  # of a package's files, at most, go to each of those splits
 SPARE = 1.3  # so many times PER_CLASS are read for them: some turn out too short or are copies
 HEAD_CHARACTERS = 1000  # of a docstring that are looked at to judge it
 TASK_CHARACTERS = 1000  # of a text: 64 to 128 tokens are used of it
@@ -137,7 +138,7 @@ def _read_packages(
     dataset.set_name("docstrings")
     found: dict[str, list[Docstring]] = defaultdict(list)
     for batch in dataset.iter_batches(batch_size=None, batch_format="pyarrow"):
-        for row in batch.to_pylist():
+        for row in batch.to_pylist():  # pyright: ignore[reportAttributeAccessIssue]
             found[row["package"]].append(Docstring(**row))
         progress(f"docstrings: {len(found)} of {len(packages)} packages", len(found) / len(packages))
     return [one for package in packages for one in found[package] if one.text]
@@ -170,6 +171,7 @@ def read_package(package: str, files: Sequence[tuple[str, str, int]], is_class: 
     seen: set[str] = set()
     splits = [*HELD, "train"] if is_class else ["train"]
     filled = 0.0  # examples of a held split, bytes of train
+    num_files = 0
     for name, path, _ in files:
         new = []
         for text in parse_docstrings(Path(path).read_bytes()):
@@ -179,8 +181,9 @@ def read_package(package: str, files: Sequence[tuple[str, str, int]], is_class: 
         found += new
         if splits[0] in HELD:
             filled += min(PER_FILE, len(new))
-            if filled >= SPARE * PER_CLASS[splits[0]]:
-                splits, filled = splits[1:], 0
+            num_files += 1
+            if filled >= SPARE * PER_CLASS[splits[0]] or num_files >= HELD_FILES * len(files):
+                splits, filled, num_files = splits[1:], 0.0, 0
         else:
             filled += sum(len(one.text.encode()) for one in new)
             if filled >= PACKAGE_BYTES:

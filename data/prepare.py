@@ -14,12 +14,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from data import docstrings
-from data.chunks import CHUNK_BYTES, HASHES, Chunk, Plan, Scan, read_kept, scan_group, write_rows
+from data.census import HASHES, Plan, Scan, check, decide
+from data.chunks import read_kept, scan_group, write_rows
 from data.config import Corpus, Rows, Tokenizer, UserError
-from data.corpus import DOCSTRINGS, SourceFile, describe, find_files, group_files
+from data.corpus import DOCSTRINGS, SourceFile, find_files, group_files
 from data.store import MANIFEST, Store, fresh_folder, open_store
 from data.tokenizer import (
     describe_tokenizer,
@@ -30,14 +29,22 @@ from data.tokenizer import (
 )
 
 FORMAT = 1  # of the store; a change makes every older store a different one
+CHUNK_BYTES = 4_000_000  # of text in a shard: about 8,000 rows of 128 tokens, a second of tokenising
 COUNTED_BYTES = 100_000_000  # of text whose words train the tokenizer: more changes 8,192 pieces little
 QUARANTINED = 10_000  # records described in quarantine.jsonl
 READ_CPUS, ROWS_CPUS = 0.25, 0.5  # asked of Ray per task: unequal, so that one big file is tokenised by many tasks
 Progress = Callable[[str, float | None], None]
 
 
-def prepare(corpus: Corpus, tokenizer: Tokenizer, rows: Rows, cache: Path, progress: Progress) -> Store:
-    """Prepare a corpus in `cache`/<fingerprint>/, or open it if that was done before.
+def prepare(
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    rows: Rows,
+    cache: Path,
+    progress: Progress,
+    chunk_bytes: int = CHUNK_BYTES,
+) -> Store:
+    """Prepare a corpus in `cache`/<fingerprint>/, in shards of `chunk_bytes` of text, or open it if that was done.
 
     Raises UserError for sources that cannot be read, more unusable records than corpus.max_bad_fraction, no text,
     a vocabulary that the text cannot fill, and a tokenizer that lacks special tokens. A run that is killed leaves
@@ -47,7 +54,7 @@ def prepare(corpus: Corpus, tokenizer: Tokenizer, rows: Rows, cache: Path, progr
     if tokenizer.path is not None:
         load_tokenizer(tokenizer.path)
     cache = Path(cache).absolute()
-    target = cache / fingerprint(files, corpus, tokenizer, rows)
+    target = cache / fingerprint(files, corpus, tokenizer, rows, chunk_bytes)
     if (target / MANIFEST).is_file():
         return open_store(target)
     import ray
@@ -55,17 +62,21 @@ def prepare(corpus: Corpus, tokenizer: Tokenizer, rows: Rows, cache: Path, progr
     assert ray.is_initialized(), "the driver starts Ray before it prepares a corpus"
     shutil.rmtree(target, ignore_errors=True)  # without its manifest it is not whole
     with fresh_folder(target) as part:
-        manifest = _fill(part, _expand(files, cache, progress), corpus, tokenizer, rows, progress)
+        groups = group_files(_expand(files, cache, progress), chunk_bytes)
+        manifest = _fill(part, groups, corpus, tokenizer, rows, chunk_bytes, progress)
         (part / MANIFEST).write_text(json.dumps(manifest, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return open_store(target)
 
 
-def fingerprint(files: list[SourceFile], corpus: Corpus, tokenizer: Tokenizer, rows: Rows) -> str:
+def fingerprint(
+    files: list[SourceFile], corpus: Corpus, tokenizer: Tokenizer, rows: Rows, chunk_bytes: int = CHUNK_BYTES
+) -> str:
     """Name of the store that these files and options make: changed files or options never mix with an older store."""
     options = corpus.model_dump(mode="json", include={"held_out", "deduplicate"})
     words = tokenizer.model_dump() if tokenizer.path is None else fingerprint_of(Path(tokenizer.path))
     key = docstrings.key() if any(file.path == DOCSTRINGS for file in files) else None
-    parts = [FORMAT, options, [tuple(vars(file).values()) for file in files], key, words, rows.model_dump()]
+    facts = [tuple(vars(file).values()) for file in files]
+    parts = [FORMAT, chunk_bytes, options, facts, key, words, rows.model_dump()]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
@@ -83,18 +94,24 @@ def _expand(files: list[SourceFile], cache: Path, progress: Progress) -> list[So
 
 
 def _fill(
-    part: Path, files: list[SourceFile], corpus: Corpus, tokenizer: Tokenizer, rows: Rows, progress: Progress
+    part: Path,
+    groups: list[list[SourceFile]],
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    rows: Rows,
+    chunk_bytes: int,
+    progress: Progress,
 ) -> dict[str, Any]:
     """Write everything but the manifest into `part` and return the manifest."""
-    groups = group_files(files, CHUNK_BYTES)
-    scans = _scan(groups, corpus, tokenizer, progress)
+    scans = _scan(groups, chunk_bytes, corpus, tokenizer, progress)
+    num_files = sum(map(len, groups))
     skipped: Counter[str] = Counter()
     for scan in scans:
         skipped.update(scan.chunk.skipped)
     num_documents = sum(len(scan.hashes) for scan in scans)
     bads = [bad for scan in scans for bad in scan.chunk.bads]
-    _check(corpus, num_documents, skipped, bads, len(files))
-    plan, kept = _decide(groups, scans, corpus)
+    check(corpus, num_documents, skipped, bads, num_files)
+    plan, kept = decide(groups, chunk_bytes, scans, corpus)
     skipped["duplicate"] = num_documents - kept
 
     for name in ("train", "held_out", "tokenizer"):
@@ -124,7 +141,7 @@ def _fill(
         "documents_skipped": {reason: count for reason, count in sorted(skipped.items()) if count},
         "text_bytes": sum(scan.text_bytes for scan in scans),
         "tokens": tokens,
-        "files": len(files),
+        "files": num_files,
         "empty_files": len(empty_files),
         "empty_file_names": empty_files[:100],
         "tokenizer": described,
@@ -133,21 +150,25 @@ def _fill(
     }
 
 
-def _run(name: str, groups: int, *stages: tuple[Callable[..., Any], float]) -> Iterator[dict[str, Any]]:
+def _run(
+    name: str, groups: int, chunk_bytes: int, *stages: tuple[Callable[..., Any], float]
+) -> Iterator[dict[str, Any]]:
     """Stream group numbers through stages on Ray Data and yield what comes out, in any order."""
     import ray
 
     dataset = ray.data.range(groups, override_num_blocks=min(groups, 1000))
     context = dataset.context
     context.enable_progress_bars = context.print_on_execution_start = False
-    context.target_max_block_size = CHUNK_BYTES // 2  # a block ends after each chunk instead of gathering thirty
+    context.target_max_block_size = chunk_bytes // 2  # a block ends after each chunk instead of gathering thirty
     for stage, num_cpus in stages:
         dataset = dataset.map_batches(stage, batch_size=1, batch_format="pyarrow", num_cpus=num_cpus)
     dataset.set_name(name)
     yield from dataset.iter_rows()
 
 
-def _scan(groups: list[list[SourceFile]], corpus: Corpus, tokenizer: Tokenizer, progress: Progress) -> list[Scan]:
+def _scan(
+    groups: list[list[SourceFile]], chunk_bytes: int, corpus: Corpus, tokenizer: Tokenizer, progress: Progress
+) -> list[Scan]:
     """Pass 1. Returns what was learnt of every chunk, in the order of the corpus; raises UserError."""
     import pyarrow as pa
     import ray
@@ -161,12 +182,12 @@ def _scan(groups: list[list[SourceFile]], corpus: Corpus, tokenizer: Tokenizer, 
 
     def scan(batch: pa.Table) -> Iterator[pa.Table]:
         for group in batch["id"].to_pylist():
-            for result in scan_group(group, ray.get(shared)[group], counted, share, tokenizer.lowercase):
+            for result in scan_group(group, ray.get(shared)[group], chunk_bytes, counted, share, tokenizer.lowercase):
                 yield pa.table({"scan": pa.array([pickle.dumps(result)], pa.large_binary())})
 
     scans: list[Scan] = []
     done = documents = 0
-    for row in _run("scan", len(groups), (scan, ROWS_CPUS)):
+    for row in _run("scan", len(groups), chunk_bytes, (scan, ROWS_CPUS)):
         result: Scan = pickle.loads(row["scan"])
         if result.fault:
             raise UserError(result.fault)
@@ -175,47 +196,6 @@ def _scan(groups: list[list[SourceFile]], corpus: Corpus, tokenizer: Tokenizer, 
         done += sizes[result.chunk.group] if result.chunk.is_last else 0
         progress(f"reading: {documents:,} documents", 0.4 * done / max(1, sum(sizes)))
     return sorted(scans, key=lambda scan: (scan.chunk.group, scan.chunk.number))
-
-
-def _check(corpus: Corpus, documents: int, skipped: Counter[str], bads: list[Any], num_files: int) -> None:
-    """Raise UserError for too many unusable records, or none usable."""
-    reasons = Counter({reason: count for reason, count in skipped.items() if reason != "empty"})
-    bad = reasons.total()
-    # A file that breaks off is one record here but may hide many: it also counts as a share of the files.
-    share = max(bad / max(1, documents + skipped.total()), reasons["unreadable"] / max(1, num_files))
-    if share > corpus.max_bad_fraction:
-        first = {bad.reason: bad for bad in reversed(bads)}
-        told = []
-        for reason, count in reasons.most_common(3):
-            example = first[reason]._replace(file=describe(first[reason].file))
-            told.append(f"{count} {reason}, first {str(example).replace(f': {reason}', '', 1)}")
-        raise UserError(
-            f"corpus.max_bad_fraction={corpus.max_bad_fraction}: {bad} of {documents + skipped.total()} records "
-            f"cannot be used: {'; '.join(told)}; repair them or allow corpus.max_bad_fraction={min(1.0, share):.3g}"
-        )
-    if documents == 0:
-        told = ", ".join(f"{count} {reason}" for reason, count in skipped.most_common()) or "all files are blank"
-        raise UserError(f"corpus.sources: no document in {num_files} files ({told}); give files that hold text")
-
-
-def _decide(groups: list[list[SourceFile]], scans: list[Scan], corpus: Corpus) -> tuple[Plan, int]:
-    """Which documents are duplicates (all but the first of equal hash), and which are held out; and how many stay."""
-    chunks: list[Chunk] = [scan.chunk for scan in scans]
-    sizes = [len(scan.hashes) for scan in scans]
-    hashes = np.concatenate([scan.hashes for scan in scans])
-    distinct, first = np.unique(hashes, return_index=True)
-    dropped: dict[tuple[int, int], np.ndarray] = {}
-    if corpus.deduplicate:
-        repeated = np.ones(len(hashes), bool)
-        repeated[first] = False
-        for chunk, flags in zip(chunks, np.split(repeated, np.cumsum(sizes)[:-1]), strict=True):
-            if flags.any():
-                dropped[chunk.group, chunk.number] = np.flatnonzero(flags)
-    # Of two or more distinct documents at least one is held out and at least one is not.
-    below = int(corpus.held_out * HASHES)
-    below = min(max(below, int(distinct[0]) + 1), int(distinct[-1])) if len(distinct) > 1 else 0
-    counts = {(chunk.group, chunk.number): size for chunk, size in zip(chunks, sizes, strict=True)}
-    return Plan(groups, counts, dropped, below), len(distinct) if corpus.deduplicate else len(hashes)
 
 
 def _write(
@@ -247,7 +227,7 @@ def _write(
         return pa.Table.from_pylist([line])
 
     lines: list[dict[str, Any]] = []
-    for line in _run("rows", len(plan.groups), (read, READ_CPUS), (write, ROWS_CPUS)):
+    for line in _run("rows", len(plan.groups), plan.chunk_bytes, (read, READ_CPUS), (write, ROWS_CPUS)):
         lines.append(line)
         written = sum(line["train"] + line["held_out"] for line in lines)
         progress(f"rows: {written:,} of {rows.length} tokens", 0.5 + 0.5 * len(lines) / len(plan.num_documents))

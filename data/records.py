@@ -232,7 +232,7 @@ def _column(batch: Any, field: str) -> list[Any]:
         column = batch.column(field)
     else:
         first, *rest = field.split(".")
-        column = pc.struct_field(batch.column(first), rest)
+        column = pc.struct_field(batch.column(first), rest)  # pyright: ignore[reportAttributeAccessIssue]
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     values = column.to_pylist()
