@@ -50,12 +50,30 @@ class Examples:
 
 
 def make_examples(number: int, seed: int, classes: int = 3, longest: int = 14) -> Examples:
-    """Random words w20 ... w59 around one word of the class: class c owns the words w(5c) ... w(5c+4)."""
+    """Words w20 ... w59, about half of them and at least one replaced by the class's: c owns w(5c) ... w(5c+4)."""
     random = np.random.default_rng(seed)
     labels = random.integers(0, classes, number)
     texts = []
     for label in labels:
-        words = [f"w{word}" for word in random.integers(20, NUM_WORDS, random.integers(2, longest))]
-        words[random.integers(0, len(words))] = f"w{5 * label + random.integers(0, 5)}"
-        texts.append(" ".join(words))
+        words = random.integers(20, NUM_WORDS, random.integers(2, longest))
+        owned = random.random(len(words)) < 0.5
+        owned[0] = True
+        words[owned] = 5 * label + random.integers(0, 5, owned.sum())
+        texts.append(" ".join(f"w{word}" for word in random.permutation(words)))
     return Examples(texts, labels.astype(np.int64))
+
+
+@dataclass
+class Task:
+    """Three splits and the names of their labels, as data/tasks.py loads them."""
+
+    labels: list[str]
+    train: Examples
+    validation: Examples
+    test: Examples | None
+
+
+def make_task(train: int = 120, validation: int = 60) -> Task:
+    """A task of three classes."""
+    splits = make_examples(train, 1), make_examples(validation, 2), make_examples(validation, 3)
+    return Task(["first", "second", "third"], *splits)

@@ -1,0 +1,114 @@
+"""One trial alone: it learns, repeats exactly, keeps its best epoch, sees the same order in every mode, ends on NaN."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tiny_encoder import make_examples, write_encoder
+
+from model.heads import Classification, build_classifier
+from tuning.config import Finetune
+from tuning.finetune import Split, epoch_order, predict_logits, run_trial
+from tuning.inputs import encode
+
+LABELS = ["a", "b", "c"]
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    return write_encoder(tmp_path_factory.mktemp("encoder"), width=32)
+
+
+@pytest.fixture(scope="module")
+def splits(encoder) -> tuple[Split, Split]:
+    examples = make_examples(150, 1), make_examples(80, 2)
+    return tuple(encode(one.texts, one.labels, encoder, 16) for one in examples)
+
+
+def run(encoder, splits, seed: int = 0, **settings) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    values = {"mode": "full", "learning_rate": 3e-3, "epochs": 6, "length": 16, "global_batch": 16, **settings}
+    return run_trial(Finetune(**values), encoder, LABELS, *splits, "accuracy", seed, lambda record: None)
+
+
+def test_a_full_trial_learns_and_hands_back_its_best_epoch(encoder, splits) -> None:
+    reports = []
+    settings = Finetune(mode="full", learning_rate=3e-3, epochs=6, length=16, global_batch=16)
+    outcome, weights = run_trial(settings, encoder, LABELS, *splits, "accuracy", 0, reports.append)
+    assert outcome["status"] == "done" and reports == outcome["epochs"]
+    assert [record["epoch"] for record in reports] == [1, 2, 3, 4, 5, 6]
+    assert reports[-1]["train_loss"] < 0.5 * reports[0]["train_loss"]
+    scores = [record["score"] for record in reports]
+    assert outcome["score"] == max(scores) > 0.8  # by chance 0.33
+    assert outcome["best_epoch"] == scores.index(max(scores)) + 1
+    model = build_classifier(encoder, LABELS, 5)
+    model.load_state_dict(weights, strict=False)
+    logits = predict_logits(Classification(model, "full"), splits[1])
+    assert (logits.argmax(-1) == splits[1].labels).mean() == outcome["score"]
+    assert outcome["trained_parameters"] == outcome["total_parameters"] == sum(p.numel() for p in model.parameters())
+
+
+def test_the_same_seed_is_the_same_trial_and_another_is_not(encoder, splits) -> None:
+    (first, weights), (second, same), (third, other) = (run(encoder, splits, seed, epochs=2) for seed in (0, 0, 1))
+    assert first["epochs"] == second["epochs"] and first["epochs"] != third["epochs"]
+    assert all(torch.equal(weights[name], same[name]) for name in weights)
+    assert not torch.equal(weights["classifier.weight"], other["classifier.weight"])
+
+
+def test_a_trial_leaves_the_callers_generator_alone(encoder, splits) -> None:
+    torch.manual_seed(1)
+    expected = torch.rand(1)
+    torch.manual_seed(1)
+    run(encoder, splits, epochs=1)
+    assert torch.equal(torch.rand(1), expected)
+
+
+def test_cached_features_train_the_same_head_as_the_frozen_encoder_in_the_loop(encoder, splits) -> None:
+    objective = Classification(build_classifier(encoder, LABELS, 0), "frozen").eval()
+    cached = []
+    for split in splits:
+        with torch.no_grad():
+            features = objective.features(split.batch(np.arange(len(split.labels)))).numpy()
+        cached.append(Split(split.input_ids, split.lengths, split.labels, features))
+    torch.manual_seed(0)
+    slow, in_the_loop = run(encoder, splits, mode="frozen", epochs=3, learning_rate=1e-2)
+    fast, from_features = run(encoder, cached, mode="frozen", epochs=3, learning_rate=1e-2)
+    assert set(in_the_loop) == {
+        "bert.pooler.dense.weight", "bert.pooler.dense.bias", "classifier.weight", "classifier.bias",
+    }  # fmt: skip
+    for name, weight in in_the_loop.items():
+        torch.testing.assert_close(from_features[name], weight, atol=1e-4, rtol=0)
+    for a, b in zip(slow["epochs"], fast["epochs"], strict=True):
+        assert a["loss"] == pytest.approx(b["loss"], abs=1e-4)
+
+
+def test_order_depends_on_seed_and_epoch_alone() -> None:
+    orders = {(seed, epoch): epoch_order(50, seed, epoch) for seed in range(2) for epoch in range(3)}
+    assert all(sorted(order) == list(range(50)) for order in orders.values())
+    assert len({tuple(order) for order in orders.values()}) == 6
+    assert (epoch_order(50, 1, 2) == orders[1, 2]).all()
+
+
+@pytest.mark.parametrize("mode", ["frozen", "full"])
+def test_a_diverging_trial_ends_as_nan_without_weights(encoder, splits, mode: str) -> None:
+    outcome, weights = run(encoder, splits, mode=mode, learning_rate=1e30)
+    assert outcome["status"] == "nan" and outcome["score"] is None and not weights
+    assert "learning rate" in outcome["error"] or "validation loss" in outcome["error"]
+
+
+def test_batches_are_no_longer_than_their_longest_row(encoder) -> None:
+    split = encode(["w1", "w1 w2 w3", " ".join(["w4"] * 40)], [0, 1, 2], encoder, 16)
+    assert split.input_ids.shape == (3, 16) and split.lengths.tolist() == [3, 5, 16]
+    batch = split.batch(np.array([1, 0]))
+    assert batch["input_ids"].tolist() == [[2, 6, 7, 8, 3], [2, 6, 3, 0, 0]]
+    assert batch["attention_mask"].tolist() == [[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]]
+    assert batch["labels"].tolist() == [1, 0] and batch["labels"].dtype == torch.int64
+
+
+def test_predictions_come_back_in_order(encoder, splits) -> None:
+    objective = Classification(build_classifier(encoder, LABELS, 0), "full").train()
+    logits = predict_logits(objective, splits[1])
+    assert objective.training
+    with torch.no_grad():
+        alone = objective.eval().logits(splits[1].batch(np.array([17]))).numpy()
+    np.testing.assert_allclose(logits[17:18], alone, atol=1e-5)

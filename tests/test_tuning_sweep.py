@@ -1,0 +1,202 @@
+"""A whole sweep on Ray: leaderboard, winner, resuming, diverging and failing trials, requests that cannot be."""
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from test_model_export import logits_elsewhere
+from tiny_encoder import make_task, write_encoder
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from orchestration.config import Config, UserError, build_config
+from tuning.config import Finetune
+from tuning.finetune import run_trial
+from tuning.inputs import encode
+from tuning.sweep import sweep
+
+SPACE = {
+    "finetune.mode": ["frozen", "full"],
+    "finetune.learning_rate": {"frozen": [1e-2], "full": [3e-3, 1e30]},
+    "finetune.epochs": {"frozen": 4, "full": 3},
+}
+
+
+def quiet(text: str, fraction: float | None) -> None:
+    """Progress that nobody reads."""
+
+
+def configure(storage: Path, space: dict, **changes) -> Config:
+    values = {
+        "storage": str(storage), "sweep.space": space, "finetune.length": 16, "finetune.global_batch": 16, "seed": 3,
+        "sweep.seeds": 2,
+    }  # fmt: skip
+    return build_config({"name": "tiny"}, {**values, **changes})
+
+
+def stamps(folder: Path) -> dict[str, int]:
+    return {str(file.relative_to(folder)): file.stat().st_mtime_ns for file in folder.glob("trials/*/result.json")}
+
+
+@pytest.fixture(scope="module")
+def finished(ray_4_cpus, tmp_path_factory):
+    """A sweep of 3 points x 2 encoders x 2 seeds, one point of which diverges."""
+    storage = tmp_path_factory.mktemp("runs")
+    write_encoder(storage / "tiny" / "export", width=32)
+    config, seen = configure(storage, SPACE), []
+    entries = sweep(config, storage / "tiny-sweep", lambda text, fraction: seen.append((text, fraction)), make_task())
+    return config, storage / "tiny-sweep", entries, seen
+
+
+def test_entries_stand_best_first_and_diverged_ones_last(finished) -> None:
+    _, run, entries, _ = finished
+    assert json.loads((run / "leaderboard.json").read_text()) == entries
+    points = sorted((entry["encoder"], entry["mode"], entry["learning_rate"]) for entry in entries)
+    assert points == sorted(
+        (encoder, mode, rate)
+        for encoder in ("pretrained", "random")
+        for mode, rate in (("frozen", 1e-2), ("full", 3e-3), ("full", 1e30))
+    )
+    assert [entry["status"] for entry in entries] == ["done"] * 4 + ["nan"] * 2
+    means = [entry["score_mean"] for entry in entries[:4]]
+    assert means == sorted(means, reverse=True) and means[0] > 0.8
+    for entry in entries[:4]:
+        assert entry["seeds"] == 2 and len(entry["scores"]) == 2 and entry["score_std"] >= 0
+        assert entry["metric"] == "accuracy" and entry["seconds"] > 0
+        head = 32 * 32 + 32 + 3 * 32 + 3
+        is_head = entry["trained_parameters"] == head
+        assert is_head == (entry["mode"] == "frozen") and entry["total_parameters"] > 2 * head
+    assert entries[0]["test_score"] > 0.7 and [entry["test_score"] for entry in entries[1:]] == [None] * 5
+    assert all(entry["error"] and entry["score_mean"] is None for entry in entries[4:])
+    with (run / "leaderboard.csv").open() as file:
+        assert [row["status"] for row in csv.DictReader(file)] == ["done"] * 4 + ["nan"] * 2
+
+
+def test_results_hold_the_curves_and_only_the_winner_keeps_weights(finished) -> None:
+    _, run, entries, seen = finished
+    results = [json.loads(file.read_text()) for file in run.glob("trials/*/result.json")]
+    assert len(results) == 12 and {result["seed"] for result in results} == {3, 4}
+    for result in results:
+        if result["status"] == "done":
+            assert [record["epoch"] for record in result["epochs"]] == list(range(1, result["num_epochs"] + 1))
+            assert result["score"] == max(record["score"] for record in result["epochs"])
+            assert result["cached_features"] is (result["mode"] == "frozen")
+    assert not list(run.glob("trials/*/weights.safetensors"))
+    assert [file.parent.name for file in run.rglob("model.safetensors")] == ["best"]
+    assert all(len(part) <= 100 for file in run.rglob("*") for part in file.relative_to(run).parts)
+    fractions = [fraction for text, fraction in seen if "of 12 trials" in text]
+    assert fractions == sorted(fractions) and fractions[-1] == 1.0 and len(fractions) > 12
+    assert len(list((run.parent / ".cache").glob("features-*"))) == 2  # one per encoder, whatever the seeds
+
+
+def test_the_winner_loads_without_cloze_with_equal_logits(finished, tmp_path) -> None:
+    _, run, entries, _ = finished
+    task = make_task()
+    best = AutoModelForSequenceClassification.from_pretrained(str(run / "best")).eval()
+    assert best.config.id2label == {0: "first", 1: "second", 2: "third"}
+    tokenizer = AutoTokenizer.from_pretrained(str(run / "best"))
+    text = task.test.texts[0]
+    with torch.no_grad():
+        expected = best(**tokenizer(text, return_tensors="pt", return_token_type_ids=False)).logits
+        rows = tokenizer(task.test.texts, return_tensors="pt", padding=True, return_token_type_ids=False)
+        predictions = best(**rows).logits.argmax(-1).numpy()
+    assert (predictions == task.test.labels).mean() == pytest.approx(entries[0]["test_score"])
+    actual = logits_elsewhere(run / "best", "AutoModelForSequenceClassification", text, tmp_path)
+    torch.testing.assert_close(actual, expected, atol=1e-5, rtol=0)
+    assert "validation accuracy" in (run / "best" / "README.md").read_text()
+
+
+def test_a_trial_run_alone_gives_the_sweeps_result(finished) -> None:
+    config, run, entries, _ = finished
+    task, encoder = make_task(), Path(config.storage) / "tiny" / "export"
+    entry = next(e for e in entries if (e["encoder"], e["learning_rate"]) == ("pretrained", 3e-3))
+    splits = [encode(part.texts, part.labels, encoder, 16) for part in (task.train, task.validation)]
+    settings = Finetune(mode="full", learning_rate=3e-3, epochs=3, length=16, global_batch=16)
+    torch.set_num_threads(1)
+    outcome, _ = run_trial(settings, encoder, task.labels, *splits, "accuracy", 3, lambda record: None)
+    result = json.loads((run / "trials" / entry["trials"][0] / "result.json").read_text())
+    for alone, swept in zip(outcome["epochs"], result["epochs"], strict=True):
+        assert alone == pytest.approx(swept, abs=1e-6)
+
+
+def test_the_same_command_again_does_nothing_and_an_interrupted_one_runs_the_rest(finished, tmp_path) -> None:
+    config, run, entries, _ = finished
+    before, board = stamps(run), (run / "leaderboard.json").stat().st_mtime_ns
+    assert sweep(config, run, quiet, make_task()) == entries
+    assert stamps(run) == before and (run / "leaderboard.json").stat().st_mtime_ns == board
+
+    # As if killed before the winner's second trial ended.
+    copied = tmp_path / "tiny-sweep"
+    shutil.copytree(run, copied)
+    before = stamps(copied)
+    lost = entries[0]["trials"][1]
+    shutil.rmtree(copied / "trials" / lost)
+    shutil.rmtree(copied / "best")
+    (copied / "leaderboard.json").unlink()
+    again = sweep(config, copied, quiet, make_task())
+    changed = {name for name, stamp in stamps(copied).items() if stamp != before[name]}
+    assert changed <= {f"trials/{name}/result.json" for name in entries[0]["trials"]} and stamps(copied).keys() == before.keys()
+    for old, new in zip(entries, again, strict=True):
+        assert {k: v for k, v in old.items() if k != "seconds"} == {k: v for k, v in new.items() if k != "seconds"}
+    assert (copied / "best" / "model.safetensors").read_bytes() == (run / "best" / "model.safetensors").read_bytes()
+
+
+def test_another_encoder_under_the_same_name_does_not_inherit_results(finished, tmp_path) -> None:
+    config, run, _, _ = finished
+    shutil.copytree(run, tmp_path / "tiny-sweep")
+    write_encoder(tmp_path / "tiny" / "export", seed=8, width=32)
+    moved = build_config(
+        config.model_dump(mode="json"),
+        {"storage": str(tmp_path), "sweep.encoders": ["pretrained"], "sweep.space": {"finetune.epochs": 1}},
+    )
+    before = stamps(tmp_path / "tiny-sweep")
+    entries = sweep(moved, tmp_path / "tiny-sweep", quiet, make_task())
+    assert len(entries) == 1 and entries[0]["status"] == "done" and entries[0]["epochs"] == 1
+    assert len(stamps(tmp_path / "tiny-sweep")) == len(before) + 2
+
+
+def test_a_failing_trial_is_listed_with_its_cause_and_does_not_end_the_sweep(ray_4_cpus, tmp_path) -> None:
+    write_encoder(tmp_path / "tiny" / "export")
+    broken = write_encoder(tmp_path / "a folder with a name that is longer than one would like it to be, by far")
+    (broken / "model.safetensors").write_bytes(b"not weights")
+    space = {"finetune.mode": ["full"], "finetune.epochs": [1]}
+    config = configure(tmp_path, space, **{"sweep.encoders": ["pretrained", str(broken)], "sweep.seeds": 1})
+    entries = sweep(config, tmp_path / "tiny-sweep", quiet, make_task())
+    assert [(entry["encoder"], entry["status"]) for entry in entries] == [("pretrained", "done"), (str(broken), "failed")]
+    assert "safetensor" in entries[1]["error"].lower() and entries[0]["score_std"] is None
+
+    alone = configure(tmp_path, space, **{"sweep.encoders": [str(broken)], "sweep.seeds": 1})
+    with pytest.raises(RuntimeError, match="no trial finished.*(?i:safetensor)"):
+        sweep(alone, tmp_path / "broken-sweep", quiet, make_task())
+    assert json.loads((tmp_path / "broken-sweep" / "leaderboard.json").read_text())[0]["status"] == "failed"
+    assert not (tmp_path / "broken-sweep" / "best").exists()
+
+
+def test_only_diverging_trials_end_with_the_cause(ray_4_cpus, tmp_path) -> None:
+    write_encoder(tmp_path / "tiny" / "export")
+    config = configure(tmp_path, {"finetune.mode": "frozen", "finetune.learning_rate": [1e29, 1e30]})
+    with pytest.raises(RuntimeError, match=r"no trial finished \(nan\)"):
+        sweep(config, tmp_path / "tiny-sweep", quiet, make_task())
+    assert not (tmp_path / "tiny-sweep" / "best").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"sweep.cpus_per_trial": 8}, ["sweep.cpus_per_trial=8", "needs 8 CPUs", "has 4"]),
+        ({"sweep.gpus_per_trial": 2}, ["sweep.gpus_per_trial=2", "has 0"]),
+        ({"sweep.encoders": ["nowhere"]}, ["sweep.encoders=nowhere", "no encoder"]),
+        ({"name": "other"}, ["sweep.encoders=pretrained", "run cloze pretrain first"]),
+        ({"name": "other", "sweep.encoders": ["random"]}, ["random", "whose shape to copy"]),
+        ({"finetune.length": 64}, ["finetune.length=64", "at most 32"]),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_runs(ray_4_cpus, tmp_path, changes: dict, words: list[str]) -> None:
+    write_encoder(tmp_path / "tiny" / "export")
+    config = configure(tmp_path, {"finetune.epochs": [1]}, **changes)
+    with pytest.raises(UserError) as error:
+        sweep(config, tmp_path / "sweep", quiet, make_task())
+    assert "\n" not in str(error.value) and all(word in str(error.value) for word in words)
+    assert not (tmp_path / "sweep").exists()
