@@ -54,7 +54,7 @@ def test_given_format_takes_every_file_of_a_folder(tmp_path: Path):
     ("name", "words"),
     [
         ("nowhere", ["no such file or folder"]),
-        ("*.txt", ["matches no file"]),
+        ("*.jsonl", ["matches no file"]),
         ("empty-folder", ["no readable file", ".jsonl"]),
         ("empty.txt", ["all 1 files are empty"]),
         ("data.bin", ["tells no format", "format: text"]),
@@ -75,7 +75,8 @@ def test_source_that_cannot_be_read_is_one_line_with_key_path_and_remedy(tmp_pat
 
 def test_each_faulty_source_has_its_line(tmp_path: Path):
     (tmp_path / "good.txt").write_text("text")
-    sources = [str(tmp_path / "x"), str(tmp_path / "good.txt"), {"path": str(tmp_path / "good.txt"), "encoding": "klingon"}]
+    good = str(tmp_path / "good.txt")
+    sources = [str(tmp_path / "x"), good, {"path": good, "encoding": "klingon"}]
     with pytest.raises(UserError) as error:
         find_files(Corpus(sources=sources))  # type: ignore[arg-type]
     lines = str(error.value).splitlines()
@@ -137,7 +138,8 @@ def test_bad_jsonl_lines_are_told_apart_and_cost_nothing_else(tmp_path: Path):
 
 def test_dotted_field_reaches_into_objects_and_structs(tmp_path: Path):
     (tmp_path / "a.jsonl").write_text(json.dumps({"doc": {"text": "inside"}}))
-    pq.write_table(pa.table({"doc": [{"text": "inside", "n": 1}], "messages": [[{"role": "x"}]]}), tmp_path / "a.parquet")
+    columns = {"doc": [{"text": "inside", "n": 1}], "messages": [[{"role": "x"}]]}
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
     for name in ("a.jsonl", "a.parquet"):
         assert read(tmp_path / name, text_field="doc.text") == ["inside"]
 
@@ -218,17 +220,20 @@ def test_small_neighbours_are_grouped_and_large_files_stand_alone():
 @pytest.mark.shared
 def test_broken_lines_of_a_real_file_are_exactly_those_it_is_known_for(shared: Path):
     documents = read(shared / "bad_made_variants" / "broken.jsonl")
-    # 26 is blank, 56 null, 71 empty; labels and duplicate keys do not matter.
-    assert {line for _, line in reasons(documents)} == {11, 41, 86, 101, 116, 131, 146, 191, 206, 236} - {236}, reasons(documents)
+    # 26 is blank, 56 null, 71 empty; labels and duplicate keys do not matter; 236 is NaN, which is no text.
+    assert {line for _, line in reasons(documents)} == {11, 41, 86, 101, 116, 131, 146, 191, 206, 236}
     assert texts(documents).count("") == 2
 
 
 @pytest.mark.shared
 def test_csv_spectrum_gives_the_expected_fields(shared: Path):
     for path in sorted((shared / "bad_csv_spectrum" / "csvs").glob("*.csv")):
+        if path.stem == "location_coordinates":
+            continue  # its published JSON belongs to another CSV
         expected = json.loads((shared / "bad_csv_spectrum" / "json" / f"{path.stem}.json").read_text())
-        for field in expected[0]:
-            values = [row[field].strip().replace("\r\n", "\n") for row in expected]
+        rows = expected if isinstance(expected, list) else [expected]
+        for field in rows[0]:
+            values = [row[field].strip().replace("\r\n", "\n") for row in rows]
             assert [value.replace("\r\n", "\n") for value in texts(read(path, text_field=field))] == values, path
 
 

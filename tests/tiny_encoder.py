@@ -1,9 +1,10 @@
 """A tiny encoder with its tokenizer as a Hugging Face folder, and a task that it can learn, for tests of heads."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+
+from data.tasks import Split, TaskData
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 NUM_WORDS = 60
@@ -41,15 +42,7 @@ def write_encoder(folder: Path, seed: int = 0, width: int = 16, positions: int =
     return folder
 
 
-@dataclass
-class Examples:
-    """Texts and their integer labels."""
-
-    texts: list[str]
-    labels: np.ndarray
-
-
-def make_examples(number: int, seed: int, classes: int = 3, longest: int = 14) -> Examples:
+def make_examples(number: int, seed: int, classes: int = 3, longest: int = 14) -> Split:
     """Words w20 ... w59, about half of them and at least one replaced by the class's: c owns w(5c) ... w(5c+4)."""
     random = np.random.default_rng(seed)
     labels = random.integers(0, classes, number)
@@ -60,20 +53,10 @@ def make_examples(number: int, seed: int, classes: int = 3, longest: int = 14) -
         owned[0] = True
         words[owned] = 5 * label + random.integers(0, 5, owned.sum())
         texts.append(" ".join(f"w{word}" for word in random.permutation(words)))
-    return Examples(texts, labels.astype(np.int64))
+    return Split(texts, labels.astype(np.int64))
 
 
-@dataclass
-class Task:
-    """Three splits and the names of their labels, as data/tasks.py loads them."""
-
-    labels: list[str]
-    train: Examples
-    validation: Examples
-    test: Examples | None
-
-
-def make_task(train: int = 120, validation: int = 60) -> Task:
+def make_task(train: int = 120, validation: int = 60) -> TaskData:
     """A task of three classes."""
     splits = make_examples(train, 1), make_examples(validation, 2), make_examples(validation, 3)
-    return Task(["first", "second", "third"], *splits)
+    return TaskData(["first", "second", "third"], *splits)

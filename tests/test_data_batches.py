@@ -1,0 +1,50 @@
+"""Parts travel unchanged, and become the same number of micro-batches on every rank."""
+
+import numpy as np
+
+from data.batches import Part, decode, encode, micro_batches, steps_of
+from data.masking import IGNORED
+
+
+def part() -> Part:
+    draw = np.random.default_rng(0)
+    ids = draw.integers(5, 90, (5, 32)).astype(np.int32)
+    lengths = np.array([32, 3, 9, 17, 8], dtype=np.int32)
+    ids[np.arange(32) >= lengths[:, None]] = 0
+    labels = np.where((ids % 5 == 0) & (ids > 0), ids, IGNORED).astype(np.int32)
+    return Part(False, 3, 6, 1, 2, np.array([3, 3, 3, 5, 5]), np.array([7, 2**40, 0, 4, 9]), lengths, ids, labels)
+
+
+def test_a_part_comes_back_as_it_was():
+    sent = part()
+    got = decode(encode(sent))
+    for name, value in vars(sent).items():
+        assert np.array_equal(getattr(got, name), value), name
+    assert isinstance(got.evaluation, bool)
+
+
+def test_a_rank_without_rows_is_a_part_too():
+    empty = np.empty(0, dtype=np.int64)
+    wide = np.empty((0, 16), dtype=np.int32)
+    got = decode(encode(Part(True, 0, 1, 3, 0, empty, empty, empty.astype(np.int32), wide, wide)))
+    assert got.evaluation and got.rank == 3
+    [(step, rows)] = steps_of(got)
+    [batch] = micro_batches(got, rows, 2, 1, pad_id=0)
+    assert (step, len(rows)) == (0, 0)
+    assert batch["input_ids"].shape == (2, 8)
+
+
+def test_steps_without_rows_are_steps():
+    assert [(step, rows.tolist()) for step, rows in steps_of(part())] == [(3, [0, 1, 2]), (4, []), (5, [3, 4])]
+
+
+def test_micro_batches_hold_every_row_and_filler_of_weight_zero():
+    sent = part()
+    batches = micro_batches(sent, np.array([0, 1, 2]), micro_batch=2, accumulation=3, pad_id=0)
+    assert [b["input_ids"].shape for b in batches] == [(2, 32), (2, 16), (2, 8)]  # trimmed to the longest row
+    seen = [b["input_ids"][i][b["attention_mask"][i] == 1].tolist() for b in batches for i in range(2)]
+    assert seen[:3] == [sent.input_ids[r, : sent.lengths[r]].tolist() for r in range(3)]
+    assert seen[3:] == [[0]] * 3  # a filler row attends one [PAD]: nothing attended would be NaN
+    assert all((b["labels"][i] == IGNORED).all() for b, i in [(batches[1], 1), (batches[2], 0), (batches[2], 1)])
+    targets = sum(int((b["labels"] != IGNORED).sum()) for b in batches)
+    assert targets == int((sent.labels[:3] != IGNORED).sum())

@@ -1,0 +1,40 @@
+"""Workers that cannot be placed, or that would starve Ray Data, are refused with both numbers."""
+
+import pytest
+
+from data.config import UserError
+from orchestration.cluster import Node, check_workers
+from orchestration.config import Scaling
+from orchestration.plan import step_plan
+
+
+@pytest.mark.parametrize(
+    "scaling, nodes, word",
+    [
+        (dict(workers=2, cpus_per_worker=1), [Node(2, 0)], "needs 2 CPUs and 0.5 for Ray Data, the cluster has 2"),
+        (dict(workers=8, cpus_per_worker=1), [Node(2, 0), Node(2, 0)], "the cluster has 4; give fewer workers or "),
+        (dict(workers=2, gpus_per_worker=1), [Node(8, 1)], "needs 2 GPUs, the cluster has 1"),
+        (dict(workers=2, cpus_per_worker=3), [Node(4, 0), Node(2, 0), Node(2, 0)], "room for 1 such workers"),
+    ],
+)
+def test_what_cannot_be_placed_is_refused(scaling, nodes, word):
+    with pytest.raises(UserError, match=word.replace("(", r"\(")):
+        check_workers(Scaling(**scaling), nodes)
+
+
+def test_what_fits_is_let_through():
+    check_workers(Scaling(workers=2, cpus_per_worker=0.5), [Node(2, 0)])
+    check_workers(Scaling(workers=8, cpus_per_worker=4, gpus_per_worker=1), [Node(64, 8)])
+    check_workers(Scaling(workers=4, cpus_per_worker=1, gpus_per_worker=0.5), [Node(4, 1), Node(4, 1)])
+
+
+@pytest.mark.parametrize(
+    "global_batch, micro_batch, workers, accumulation, filler",
+    [(16, 8, 2, 1, 0), (9, 2, 2, 3, 3), (8, 2, 2, 2, 0), (1, 8, 3, 1, 23), (512, 32, 8, 2, 0)],
+)
+def test_any_batch_arithmetic_works(global_batch, micro_batch, workers, accumulation, filler):
+    from orchestration.config import load_config
+
+    config = load_config("demo", [f"pretrain.global_batch={global_batch}", f"pretrain.micro_batch={micro_batch}",
+                                  f"scaling.workers={workers}"])  # fmt: skip
+    assert (step_plan(config).accumulation, step_plan(config).filler_rows) == (accumulation, filler)

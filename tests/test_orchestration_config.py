@@ -1,0 +1,122 @@
+"""The config tree: one way to change it, one line per fault, recipes that hold."""
+
+import pytest
+import yaml
+
+from data.config import UserError
+from orchestration.config import (
+    FREE,
+    PRETRAIN_SECTIONS,
+    RECIPES,
+    SWEEP_SECTIONS,
+    Config,
+    build_config,
+    flatten,
+    identity,
+    load_config,
+    parse_yaml,
+    to_yaml,
+)
+
+
+@pytest.mark.parametrize(
+    "override, line",
+    [
+        ("pretrian.steps=3", "pretrian: unknown key; did you mean pretrain?"),
+        ("pretrain.step=3", "pretrain.step: unknown key; did you mean steps?"),
+        ("corpus.sources=[{path: a, pth: b}]", "corpus.sources.0.pth: unknown key; did you mean path?"),
+        ("pretrain.steps=many", "pretrain.steps='many': input should be a valid integer"),
+        ("pretrain.steps=0", "pretrain.steps=0: input should be greater than or equal to 1"),
+        ("zero.stage=4", "zero.stage=4: input should be less than or equal to 3"),
+        ("masking.mask_share=0.95", "masking: mask_share 0.95 + random_share 0.1 is more than 1; lower one of them"),
+        ("rows.length=1000", "rows.length=1000 is more than encoder.max_position_embeddings=512"),
+        ("finetune.length=1000", "finetune.length=1000 is more than encoder.max_position_embeddings=512"),
+        ("encoder.num_attention_heads=3", "encoder: hidden_size 128 is not a multiple of num_attention_heads 3"),
+        ("encoder.init=somewhere", "encoder.init=somewhere brings a vocabulary; give tokenizer.path=somewhere too"),
+        ("task.train=a.csv", "task: validation is missing; give task.validation=FILE"),
+        ("name=a/b", "name='a/b': string should match pattern"),
+        ("pretrain.learning_rate=.nan", "pretrain.learning_rate=nan: input should be a finite number"),
+        ("seed=[1", "seed=[1, line 1: not valid YAML"),
+        ("seed", "'seed': not an override; write key.path=value"),
+        ("seed.deep=1", "seed.deep: seed is 7, not a section; remove one of the two"),
+    ],
+)
+def test_a_fault_is_one_line_with_key_value_and_remedy(override, line):
+    overrides = ["seed=7", override] if override.startswith("seed.") else [override]
+    with pytest.raises(UserError) as fault:
+        load_config("demo", overrides)
+    assert str(fault.value).startswith(line)
+
+
+def test_several_faults_are_several_lines():
+    with pytest.raises(UserError) as fault:
+        load_config("demo", ["pretrain.steps=0", "zero.stage=9", "rows.lenght=4"])
+    assert [line.split(":")[0].split("=")[0] for line in str(fault.value).splitlines()] == [
+        "rows.lenght", "pretrain.steps", "zero.stage",
+    ]  # fmt: skip
+
+
+def test_a_name_is_required_and_the_message_says_how():
+    with pytest.raises(UserError, match="name: missing; give name=NAME"):
+        load_config(None, [])
+    assert load_config(None, ["name=2024"]).name == "2024"
+
+
+def test_broken_recipes_say_where(tmp_path):
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("name: x\npretrain:\n  steps: [1\n")
+    with pytest.raises(UserError, match=r"broken.yaml, line \d+: not valid YAML"):
+        load_config(str(broken))
+    broken.write_text("name: x\nname: y\n")
+    with pytest.raises(UserError, match="key stands twice: name"):
+        load_config(str(broken))
+    broken.write_text("- a\n")
+    with pytest.raises(UserError, match="holds list, not a mapping"):
+        load_config(str(broken))
+    with pytest.raises(UserError, match="no such recipe; give a YAML file or one of: demo, pretrain_base"):
+        load_config(str(tmp_path / "none.yaml"))
+
+
+@pytest.mark.parametrize("text, value", [("1e-3", 1e-3), ("3E5", 3e5), ("1.5", 1.5), (".5", 0.5), ("12", 12),
+                                         ("1.2.3", "1.2.3"), ("-2e-1", -0.2), ("e5", "e5")])  # fmt: skip
+def test_numbers_are_read_as_people_write_them(text, value):
+    assert parse_yaml(text, "here") == value
+
+
+def test_precedence_is_default_recipe_override():
+    assert Config(name="x").pretrain.steps == load_config("demo").pretrain.steps == 2000
+    assert load_config("pretrain_base").pretrain.steps == 100_000
+    assert load_config("pretrain_base", ["pretrain.steps=5", "pretrain.steps=6"]).pretrain.steps == 6
+
+
+@pytest.mark.parametrize("recipe", sorted(path.stem for path in RECIPES.glob("*.yaml")))
+def test_recipes_hold_and_what_is_printed_reads_back(recipe, tmp_path):
+    config = load_config(recipe)
+    assert len((RECIPES / f"{recipe}.yaml").read_text().splitlines()) < 41
+    path = tmp_path / "again.yaml"
+    path.write_text(to_yaml(config))
+    assert load_config(str(path)) == config
+
+
+def test_config_is_never_changed():
+    config = load_config("demo")
+    with pytest.raises(Exception, match="frozen"):
+        config.pretrain.steps = 3  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_free_keys_exist_and_the_others_are_identity():
+    flat = flatten(Config(name="x"))
+    for free in FREE:
+        assert any(key == free or key.startswith(free + ".") for key in flat), free
+    kept = identity(Config(name="x"), PRETRAIN_SECTIONS)
+    assert {"seed", "corpus.sources", "pretrain.global_batch", "rows.length", "masking.mask_share"} <= kept.keys()
+    assert not {"storage", "zero.stage", "scaling.workers", "pretrain.micro_batch", "name", "task.train"} & kept.keys()
+    assert "finetune.length" in identity(Config(name="x"), SWEEP_SECTIONS)
+
+
+def test_a_changed_value_goes_through_validation():
+    values = yaml.safe_load(to_yaml(load_config("demo")))
+    assert build_config(values, {"finetune.learning_rate": 0.5}).finetune.learning_rate == 0.5
+    with pytest.raises(UserError, match="finetune.learning_rate"):
+        build_config(values, {"finetune.learning_rate": -1})
+    assert values == yaml.safe_load(to_yaml(load_config("demo")))
