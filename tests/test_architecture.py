@@ -58,7 +58,8 @@ def modules_of(name: str) -> set[str]:
 def libraries_of(name: str) -> set[str]:
     """Modules of others, and every dotted name that could be one: `from ray import tune` is ray.tune too."""
     found = imports_of(name)
-    return {m for m in found if m.split(".")[0] not in ROOMS} | {f"{m}.{t}" for m, names in found.items() for t in names}
+    theirs = {module: names for module, names in found.items() if module.split(".")[0] not in ROOMS}
+    return set(theirs) | {f"{module}.{taken}" for module, names in theirs.items() for taken in names}
 
 
 def enters(name: str, library: str) -> bool:
@@ -151,7 +152,7 @@ def test_form(name):
     path = FILES[name]
     source = path.read_text(encoding="utf-8")
     assert ast.get_docstring(TREES[name]) or not source.strip(), f"{name}: no docstring"
-    assert source.count("\n") <= LONGEST_FILE_LINES, f"{name}: over {LONGEST_FILE_LINES} lines does two things: split it"
+    assert source.count("\n") <= LONGEST_FILE_LINES, f"{name}: a file this long does two things: split it"
     assert path.stem not in VAGUE, f"{name}: name it after what it holds"
     assert path.stem not in sys.stdlib_module_names, f"{name}: the name of a module of Python"
     assert not re.search(r"\b(TODO|FIXME|XXX)\b", source), f"{name}: file an issue, or do it"
@@ -159,7 +160,7 @@ def test_form(name):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
             bare = [a.arg for a in arguments if a.annotation is None and a.arg not in ("self", "cls")]
-            assert not bare and node.returns is not None, f"{name}:{node.lineno}: {node.name} lacks types {bare or 'return'}"
+            assert not bare and node.returns is not None, f"{name}:{node.lineno}: {node.name}: types are missing"
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print":
             assert name in ENTRANCES, f"{name}:{node.lineno}: only the command line prints"
 
