@@ -73,7 +73,7 @@ class Tokenizer(Section):
 
     kind: Literal["wordpiece"] = "wordpiece"
     """Algorithm of a trained tokenizer. Source: BERT, arXiv:1810.04805 section 3."""
-    vocab_size: Annotated[int, Field(ge=64)] = 8192
+    vocab_size: Annotated[int, Field(ge=8)] = 8192
     """Number of tokens, special tokens included."""
     lowercase: bool = True
     """Fold case and strip accents."""
