@@ -12,7 +12,7 @@ import pytest
 
 from data.config import UserError
 from data.texts import check_input, read_texts
-from orchestration.predict import predict
+from orchestration.predict import check, predict
 
 WORDS = ["the", "a", "of", "to", "court", "law", "cell", "gene", "goal", "team", "song", "film", "rain", "good", "new"]
 LABELS = ["law", "biology", "sport"]
@@ -156,7 +156,7 @@ def test_bad_input_is_refused_in_one_line(name, content, message, tmp_path):
     if content is not None:
         (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=message) as caught:
-        predict(tmp_path / "model", tmp_path / name, None, lambda *_: None)
+        check(tmp_path / "model", tmp_path / name, None)
     assert "\n" not in str(caught.value)
     assert str(tmp_path / name) in str(caught.value)
 

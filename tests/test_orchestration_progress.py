@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from data.config import UserError
 from orchestration import progress
 from orchestration.progress import Progress, Stage, duration
 
@@ -78,6 +79,13 @@ def test_an_exception_ends_the_stage_with_a_line_and_goes_on(error, word):
         update("trial 3 of 16", 0.2)
         raise error
     assert stream.text == f"sweep      {word} after 0 s  trial 3 of 16\n"
+
+
+def test_a_mistake_of_the_user_is_told_by_its_message_alone():
+    stream = Lines()
+    with pytest.raises(UserError), Progress(stream).stage("corpus"):
+        raise UserError("corpus.sources.0.path=x: no such file or folder; correct the path")
+    assert stream.text == ""
 
 
 def test_a_pipe_that_closed_does_not_end_the_run():
