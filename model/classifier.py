@@ -37,8 +37,8 @@ class Loaded(NamedTuple):
 
 
 def load_classifier(folder: Path) -> Loaded:
-    """Load and check everything before the first text. Raises ValueError: what is wrong, and what to do."""
-    _check_files(folder)
+    """Load the classifier and check that it is whole. Raises ValueError: what is wrong, and what to do."""
+    check_folder(folder)
     import torch
     import transformers
 
@@ -63,7 +63,7 @@ def load_classifier(folder: Path) -> Loaded:
     return Loaded(model.eval(), tokenizer, _longest_row(model.config, tokenizer))
 
 
-def _check_files(folder: Path) -> None:
+def check_folder(folder: Path) -> None:
     """What config.json and the file names tell, without importing anything. Raises ValueError."""
     if not folder.is_dir():
         raise ValueError("no such folder; give the folder of a classifier, such as runs/NAME-sweep/best")

@@ -20,11 +20,28 @@ from typing import Any
 from data.config import UserError
 from data.records import Format
 from data.texts import check_input, count_lines, read_texts
+from model.classifier import check_folder, label_texts, load_classifier
 
 # One task: about 1,000 tweets or 50 pages. Seconds of work, and enough of like length to batch with little padding.
 BLOCK_BYTES = 128 * 1024
 READ_LINES = 64  # a step of the reader, small against a block
 LINES_PER_CLASSIFIER = 4096  # starting one takes 5 s, which a small file is not worth
+
+
+def check(model: Path, input: Path, output: Path | None, text_field: str = "text") -> tuple[Format, Path]:
+    """What files alone tell, in a moment and before Ray starts: the input's format and where the labels go.
+
+    `predict` checks it again. Raises UserError: the model is no classifier, the input is missing, empty, of no known
+    format or without `text_field`, the output cannot be written.
+    """
+    source = Path(os.path.abspath(input))
+    format = check_input(source, text_field)
+    target = _check_output(source, output)
+    try:
+        check_folder(Path(os.path.abspath(model)))
+    except ValueError as error:
+        raise UserError(f"{os.path.abspath(model)}: {error}") from None
+    return format, target
 
 
 def predict(
@@ -36,15 +53,12 @@ def predict(
 ) -> Path:
     """Label every line of `input`; returns the file written (None: INPUT.predictions.jsonl beside the input).
 
-    The file replaces an older one once it is whole. Raises UserError before any work: the model is no classifier, the
-    input is missing, empty, of no known format or without `text_field`, the output cannot be written.
+    The file replaces an older one once it is whole. Raises UserError before any work, for what `check` sees and for
+    weights that cannot be loaded.
     """
+    format, target = check(model, input, output, text_field)
     folder, source = Path(os.path.abspath(model)), Path(os.path.abspath(input))
-    format = check_input(source, text_field)
-    target = _check_output(source, output)
     progress("loading the model", None)
-    from model.classifier import load_classifier
-
     try:
         loaded = load_classifier(folder)
     except ValueError as error:
@@ -115,8 +129,6 @@ class Labeller:
     def __call__(self, block: Any) -> Any:
         """Add label, score and cut to a table; lines with an error keep it and get no label."""
         import pyarrow as pa
-
-        from model.classifier import label_texts
 
         texts = block.column("text").to_pylist()
         found = iter(label_texts(self._loaded, [text for text in texts if text is not None], self._device))

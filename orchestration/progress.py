@@ -40,13 +40,16 @@ class Progress:
         """Show a stage while the block runs; the last text given to `update` stands in its result line.
 
         `update(text, fraction)`: fraction is the share done, 0 to 1, or None where nobody knows. Cheap: call it often.
-        A block that raises ends with a line that says so, and the exception goes on.
+        A block that raises ends with a line that says so, and the exception goes on; a UserError goes without one, as
+        its own message is all that is shown of it.
         """
         stage = Stage(name)
         show = self._show_live if self._live else self._show_plain
         try:
             with show(stage) as update:
                 yield update
+        except UserError:
+            raise
         except BaseException as error:
             how = "stopped" if isinstance(error, KeyboardInterrupt | SystemExit) else "failed"
             self.say(stage.line(f"{how} after {duration(stage.seconds)}  {stage.text}".rstrip()))
