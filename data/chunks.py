@@ -59,16 +59,16 @@ def read_chunks(group: int, files: Iterable[SourceFile], chunk_bytes: int) -> It
 
 
 def scan_group(
-    group: int, files: list[SourceFile], chunk_bytes: int, counted: range, counted_share: float, lowercase: bool
+    group: int, files: list[SourceFile], chunk_bytes: int, counted_share: float, lowercase: bool
 ) -> Iterator[Scan]:
-    """First pass: hashes, counts, and word counts of a share of the documents whose hash lies in `counted`."""
+    """First pass: hashes, counts, and word counts of a share of the documents, chosen by hash."""
     try:
         for chunk in read_chunks(group, files, chunk_bytes):
             hashes = [hash_text(document) for document in chunk.documents]
             sample = [
                 document
                 for hash, document in zip(hashes, chunk.documents, strict=True)
-                if hash in counted and hash % 2**32 < counted_share * 2**32
+                if hash % 2**32 < counted_share * 2**32
             ]
             text_bytes = sum(len(document.encode()) for document in chunk.documents)
             chunk.documents = []

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from data import docstrings
-from data.census import HASHES, Plan, Scan, check, decide
+from data.census import Plan, Scan, check, decide
 from data.chunks import read_kept, scan_group, write_rows
 from data.config import Corpus, Rows, Tokenizer, UserError
 from data.corpus import DOCSTRINGS, SourceFile, find_files, group_files
@@ -103,7 +103,7 @@ def _fill(
     progress: Progress,
 ) -> dict[str, Any]:
     """Write everything but the manifest into `part` and return the manifest."""
-    scans = _scan(groups, chunk_bytes, corpus, tokenizer, progress)
+    scans = _scan(groups, chunk_bytes, tokenizer, progress)
     num_files = sum(map(len, groups))
     skipped: Counter[str] = Counter()
     for scan in scans:
@@ -124,6 +124,8 @@ def _fill(
         words: Counter[str] = Counter()
         for scan in scans:
             words.update(scan.words)
+        if not words:
+            raise UserError("corpus.sources: no document holds a word; give files that hold text")
         save_tokenizer(
             train_wordpiece(words, tokenizer), part / "tokenizer", lowercase=tokenizer.lowercase, length=rows.length
         )
@@ -132,7 +134,7 @@ def _fill(
     described = describe_tokenizer(part / "tokenizer")
     shards, tokens = _write(part, plan, rows, described, progress)
     if not shards["train"]:
-        raise UserError("corpus.sources: no document holds a token of this tokenizer; give other text or tokenizer")
+        raise UserError("corpus.sources: no document holds a token of tokenizer.path; give other text or tokenizer")
     empty_files = [name for scan in scans for name in scan.chunk.empty_files]
     return {
         "format": FORMAT,
@@ -167,7 +169,7 @@ def _run(
 
 
 def _scan(
-    groups: list[list[SourceFile]], chunk_bytes: int, corpus: Corpus, tokenizer: Tokenizer, progress: Progress
+    groups: list[list[SourceFile]], chunk_bytes: int, tokenizer: Tokenizer, progress: Progress
 ) -> list[Scan]:
     """Pass 1. Returns what was learnt of every chunk, in the order of the corpus; raises UserError."""
     import pyarrow as pa
@@ -177,12 +179,11 @@ def _scan(
     # A packed file counts four times its size: about what text packs to.
     text = sum(file.size_bytes * (1 if file.format == "text" else 4) for group in groups for file in group)
     share = 0.0 if tokenizer.path else min(1.0, COUNTED_BYTES / max(1, text))
-    counted = range(int(corpus.held_out * HASHES), HASHES)  # held out from the tokenizer too
     shared = ray.put(groups)
 
     def scan(batch: pa.Table) -> Iterator[pa.Table]:
         for group in batch["id"].to_pylist():
-            for result in scan_group(group, ray.get(shared)[group], chunk_bytes, counted, share, tokenizer.lowercase):
+            for result in scan_group(group, ray.get(shared)[group], chunk_bytes, share, tokenizer.lowercase):
                 yield pa.table({"scan": pa.array([pickle.dumps(result)], pa.large_binary())})
 
     scans: list[Scan] = []

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # ids 0 to 4
 PREFIX = "##"
+OLDER_FILES = ("vocab.txt", "vocab.json", "merges.txt")
 NEEDED = ("mask", "pad", "cls", "sep", "unk")
 # Of all characters of the text, covered by pieces of their own; words with a rarer one are [UNK]. SentencePiece's
 # default is 0.9995 (its character_coverage); a little more costs 8,192 pieces of English nothing.
@@ -156,9 +157,10 @@ def describe_tokenizer(folder: Path) -> dict[str, Any]:
 
 
 def fingerprint_of(folder: Path) -> str:
-    """Hash of a tokenizer's own files, whatever else lies in the folder."""
+    """Hash of what decides a tokenizer's ids: tokenizer.json, or the files that stand for it in older folders."""
+    whole = Path(folder) / "tokenizer.json"
+    older = [path for path in sorted(Path(folder).iterdir()) if path.name in OLDER_FILES or path.suffix == ".model"]
     digest = hashlib.sha256()
-    for path in sorted(Path(folder).iterdir()):
-        if path.name in ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt") or path.suffix == ".model":
-            digest.update(path.name.encode() + path.read_bytes())
+    for path in [whole] if whole.is_file() else older:
+        digest.update(path.name.encode() + path.read_bytes())
     return digest.hexdigest()[:16]

@@ -22,7 +22,8 @@ from data.store import GROUP_ROWS, Shards, Store, fresh_folder, open_store, writ
 from data.tokenizer import load_tokenizer
 
 pytestmark = pytest.mark.usefixtures("ray_4_cpus")
-WORDS = "the quick brown fox jumps over a lazy dog while seven wizards boxed five jugs of liquor and sang".split()
+SENTENCE = "the quick brown fox jumps over a lazy dog while seven wizards boxed five jugs of liquor and sang"
+WORDS = SENTENCE.split()
 LETTERS = "abcdefghij"
 
 
@@ -44,12 +45,14 @@ def write_corpus(folder: Path, num_documents: int = 60, num_files: int = 3) -> P
     return folder
 
 
-def run(corpus: Path, cache: Path, chunk_bytes: int = 10_000, rows: dict[str, Any] | None = None, **options: Any) -> Store:
-    vocabulary = options.pop("vocab_size", 120)
-    source = options.pop("source", {})
+def run(
+    corpus: Path, cache: Path, chunk_bytes: int = 10_000, rows: dict[str, Any] | None = None, vocab_size: int = 120,
+    tokenizer: str | None = None, source: dict[str, Any] | None = None, **options: Any,
+) -> Store:  # fmt: skip
+    """Prepare one source; `options` are the corpus section's."""
     return prepare(
-        Corpus(sources=[{"path": str(corpus), **source}], **options),  # type: ignore[list-item]
-        Tokenizer(vocab_size=vocabulary, path=options.pop("tokenizer", None)),
+        Corpus(sources=[{"path": str(corpus), **(source or {})}], **options),  # type: ignore[list-item]
+        Tokenizer(vocab_size=vocab_size, path=tokenizer),
         Rows(**{"length": 32, **(rows or {})}), cache, lambda text, fraction: None, chunk_bytes,
     )  # fmt: skip
 
@@ -73,7 +76,8 @@ def content(store: Store) -> dict[str, bytes]:
 
 def test_every_document_stands_in_exactly_one_part_and_the_counts_add_up(tmp_path: Path):
     corpus = write_corpus(tmp_path / "corpus", 60)
-    (corpus / "more.jsonl").write_text('{"text": null}\n{"text": " "}\n' + json.dumps({"text": " " + document(5)}) + "\n")
+    lines = [{"text": None}, {"text": " "}, {"text": " " + document(5)}]
+    (corpus / "more.jsonl").write_text("\n".join(map(json.dumps, lines)))
     (corpus / "blank.txt").write_text("\n \n")
     (corpus / "empty.jsonl.gz").write_bytes(gzip.compress(b""))
     (corpus / "zero.csv").touch()
@@ -120,7 +124,8 @@ def test_equal_store_is_used_again_and_a_changed_corpus_or_option_makes_another(
     stamps = {path: path.stat().st_mtime_ns for path in first.path.rglob("*")}
     again = run(corpus, cache, max_bad_fraction=0.5)  # how much may be bad does not change the rows
     assert again == first and {path: path.stat().st_mtime_ns for path in first.path.rglob("*")} == stamps
-    others = [run(corpus, cache, rows={"length": 40}), run(corpus, cache, held_out=0.3), run(corpus, cache, vocab_size=110)]
+    changes: list[dict[str, Any]] = [{"rows": {"length": 40}}, {"held_out": 0.3}, {"vocab_size": 110}]
+    others = [run(corpus, cache, **change) for change in changes]
     os.utime(corpus / "0.txt", ns=(1, 1))
     others.append(run(corpus, cache))
     assert len({store.path for store in [first, *others]}) == 5
@@ -145,7 +150,7 @@ def test_copies_never_straddle_the_parts(tmp_path: Path):
 def test_two_documents_are_one_for_each_part_and_one_document_is_trained_on(tmp_path: Path):
     for num_documents, held_out in ((2, 0.001), (2, 0.999), (1, 0.5)):
         corpus = write_corpus(tmp_path / f"corpus{num_documents}", num_documents, num_files=1)
-        store = run(corpus, tmp_path / "cache", held_out=held_out, vocab_size=20)
+        store = run(corpus, tmp_path / "cache", rows={"length": 128}, held_out=held_out, vocab_size=20)
         assert (store.train.num_rows, store.held_out.num_rows) == (1, num_documents - 1)
         assert store.held_out.rows(np.array([], np.int64))[0].shape == (0, 32)
 
@@ -190,7 +195,7 @@ def test_broken_archive_is_not_one_bad_record_among_many(tmp_path: Path):
     ("text", "told"),
     [
         (" \n\n", "corpus.sources: no document in 1 files"),
-        ("\u200b\n\n\x01", "corpus.sources: no document holds a token"),
+        ("\u200b\n\n\x01", "corpus.sources: no document holds a word"),
         ("a few words only", r"tokenizer.vocab_size=120: this corpus fills only \d+ tokens"),
     ],
 )
