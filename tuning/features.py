@@ -68,8 +68,11 @@ def cache_features(
 ) -> list[Path | None]:
     """Make sure that the features of every request lie in `cache`; returns their folders, in order.
 
-    None stands for a request whose features would be larger than LARGEST_BYTES. num_cpus, num_gpus: what a task asks.
+    None stands for features that are not there: they would be larger than LARGEST_BYTES, or could not be computed;
+    `progress` is told why, and the trials run the encoder themselves. num_cpus, num_gpus: what a task asks of Ray.
     """
+    import ray
+
     folders: list[Path | None] = []
     for request in requests:
         size = request.estimated_bytes()
@@ -77,9 +80,14 @@ def cache_features(
             progress(f"features of {request.encoder} would take {size / 2**30:.1f} GiB: frozen trials run it", None)
         folders.append(request.folder(cache) if size <= LARGEST_BYTES else None)
     todo = {folder: r for folder, r in zip(folders, requests, strict=True) if folder and not _complete(folder)}
-    if todo:
-        _compute(todo, num_cpus, num_gpus, progress)
-    return folders
+    try:
+        if todo:
+            _compute(todo, num_cpus, num_gpus, progress)
+    except ray.exceptions.RayError as error:
+        # An encoder that does not load is the fault of its own trials, which will say so; others go on.
+        cause = str(error).strip().splitlines()[-1]
+        progress(f"features could not be computed: frozen trials run the encoder: {cause}", None)
+    return [folder if folder and _complete(folder) else None for folder in folders]
 
 
 def load_features(folder: Path, split: str) -> np.ndarray:

@@ -6,15 +6,19 @@ In: a Config. Out: checked inputs, or a UserError in one line before any trial s
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from data import tasks
+from data.tasks import TaskData
 from orchestration.config import Config, UserError
 from tuning.finetune import Split
 from tuning.space import points
+
+Progress = Callable[[str, float | None], None]
 
 
 def find_encoders(config: Config) -> dict[str, Path]:
@@ -94,14 +98,15 @@ def task_fingerprint(splits: Mapping[str, Split], labels: Sequence[str]) -> str:
     return digest.hexdigest()[:16]
 
 
-def encode(texts: Sequence[str], labels: Sequence[int], tokenizer: Path, length: int) -> Split:
-    """Texts and integer labels as token arrays of at most `length` tokens, special tokens included."""
-    import transformers
+def load_task(config: Config, cache: Path, progress: Progress) -> TaskData:
+    """The texts and labels that config.task names. Raises UserError for what is wrong with the files."""
+    task = config.task
+    return tasks.load_task(
+        task.train, task.validation, task.test, task.text, task.label, config.seed, task.train_size, cache, progress
+    )
 
-    tokens = transformers.AutoTokenizer.from_pretrained(str(tokenizer))
-    rows = tokens(list(texts), truncation=True, max_length=length, padding=False)["input_ids"]
-    lengths = np.array([len(row) for row in rows], np.int64)
-    ids = np.full((len(rows), int(lengths.max(initial=1))), tokens.pad_token_id, np.int32)
-    for target, row in zip(ids, rows, strict=True):
-        target[: len(row)] = row
+
+def encode(texts: Sequence[str], labels: np.ndarray, tokenizer: Path, length: int) -> Split:
+    """Texts and integer labels as token arrays of at most `length` tokens, special tokens included."""
+    ids, lengths = tasks.tokenise(texts, tokenizer, length)
     return Split(ids, lengths, np.asarray(labels, np.int64))

@@ -12,11 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from data.tasks import TaskData
 from orchestration.config import Config
 from tuning.features import Request, cache_features, encoder_fingerprint
-from tuning.inputs import check_resources, encode, find_encoders, random_encoder, task_fingerprint
+from tuning.inputs import check_resources, encode, find_encoders, load_task, random_encoder, task_fingerprint
 from tuning.leaderboard import Entry, best_trial, make_entries, write_leaderboard
 from tuning.scores import majority_baseline
 from tuning.space import Point, points
@@ -28,8 +27,10 @@ Splits = dict[str, Any]
 Key = tuple[str, int]  # (encoder, length): what decides the tokens
 
 
-def sweep(config: Config, run: Path, progress: Progress) -> list[Entry]:
+def sweep(config: Config, run: Path, progress: Progress, task: TaskData | None = None) -> list[Entry]:
     """Run the sweep of `config` in `run` on the running Ray; returns the leaderboard, best first.
+
+    `task`: labelled texts already loaded; None: those that config.task names.
 
     Raises UserError, before anything runs, for an encoder, a space, a task or resources that cannot be; RuntimeError
     where no trial finished, with the cause.
@@ -43,7 +44,7 @@ def sweep(config: Config, run: Path, progress: Progress) -> list[Entry]:
     asked = {"num_cpus": config.sweep.cpus_per_trial, "num_gpus": config.sweep.gpus_per_trial}
 
     progress("reading the task", None)
-    task = load_task(config, progress)
+    task = task or load_task(config, cache, progress)
     splits = _tokenise(task, config, sources)
 
     progress("preparing encoders", None)
@@ -67,9 +68,7 @@ def sweep(config: Config, run: Path, progress: Progress) -> list[Entry]:
     if todo:
         results |= run_trials(todo, inputs, run, progress, ended)
 
-    baseline = majority_baseline(
-        np.asarray(task.train.labels), np.asarray(task.validation.labels), config.task.metric
-    )
+    baseline = majority_baseline(task.train.labels, task.validation.labels, config.task.metric)
     entries = make_entries({**results[trial.id], "majority_baseline": baseline} for trial in trials)
     if entries[0]["score_mean"] is None:
         write_leaderboard(entries, run)
@@ -100,14 +99,7 @@ def sweep(config: Config, run: Path, progress: Progress) -> list[Entry]:
     return entries
 
 
-def load_task(config: Config, progress: Progress) -> Any:
-    """The task's texts and labels."""
-    from data.tasks import load_task
-
-    return load_task(config.task, config.seed)
-
-
-def _tokenise(task: Any, config: Config, sources: Mapping[str, Path]) -> dict[Key, Splits]:
+def _tokenise(task: TaskData, config: Config, sources: Mapping[str, Path]) -> dict[Key, Splits]:
     """Train and validation tokens for every encoder's tokenizer and every length of the space, each done once."""
     done: dict[tuple[Path, int], Splits] = {}
     splits: dict[Key, Splits] = {}
