@@ -1,6 +1,7 @@
 """The embedded corpus and its task: real, the same each time, and without one text of the validation and test files."""
 
 from collections import Counter, defaultdict
+from functools import partial
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -106,11 +107,10 @@ def test_built_corpus_is_found_again_and_built_equal_elsewhere(tmp_path: Path):
 
 
 def test_source_docstrings_is_prepared_like_files(cache: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(docstrings.build, "__defaults__", (SMALL["packages"], SMALL["classes"]))
-    monkeypatch.setattr(docstrings.key, "__defaults__", (SMALL["packages"], SMALL["classes"]))
+    monkeypatch.setattr(docstrings, "build", partial(build, **SMALL))
     store = prepare(Corpus(), Tokenizer(vocab_size=1000), Rows(), cache, quiet)
-    corpus = read_corpus(build(cache, quiet))
-    assert store.manifest["documents_read"] == len(corpus) > 500
+    corpus = read_corpus(build(cache, quiet, **SMALL))
+    assert store.manifest["documents_read"] == len(corpus) > 300
     assert open_store(store.path) == store
 
 
@@ -139,4 +139,4 @@ def test_near_copies_share_a_key_and_different_texts_do_not():
     first = "Instantiate a BertConfig from `bert_base` and hand it to the model that will be trained on corpora (v1.2)."
     second = first.replace("BertConfig", "RobertaConfig").replace("bert_base", "roberta").replace("1.2", "3.4")
     assert copy_key(first) == copy_key(second)
-    assert copy_key(first) != copy_key(first.replace("trained", "evaluated"))
+    assert copy_key(first) != copy_key(first.replace("model", "tokenizer"))

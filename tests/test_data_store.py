@@ -152,7 +152,7 @@ def test_two_documents_are_one_for_each_part_and_one_document_is_trained_on(tmp_
         corpus = write_corpus(tmp_path / f"corpus{num_documents}", num_documents, num_files=1)
         store = run(corpus, tmp_path / "cache", rows={"length": 128}, held_out=held_out, vocab_size=20)
         assert (store.train.num_rows, store.held_out.num_rows) == (1, num_documents - 1)
-        assert store.held_out.rows(np.array([], np.int64))[0].shape == (0, 32)
+        assert store.held_out.rows(np.array([], np.int64))[0].shape == (0, 128)
 
 
 def test_one_long_line_is_windowed_not_cut_off(tmp_path: Path):
