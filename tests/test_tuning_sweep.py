@@ -1,8 +1,11 @@
 """A whole sweep on Ray: leaderboard, winner, resuming, diverging and failing trials, requests that cannot be."""
 
 import csv
+import dataclasses
 import json
+import os
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -16,7 +19,10 @@ from tuning.config import Finetune
 from tuning.finetune import run_trial
 from tuning.inputs import encode
 from tuning.sweep import sweep
+from tuning.trials import Trial, make_result, prune_weights, read_results
+from tuning.tuner import Inputs, run_trials
 
+WEIGHTS = "weights.safetensors"
 SPACE = {
     "finetune.mode": ["frozen", "full"],
     "finetune.learning_rate": {"frozen": [1e-2], "full": [3e-3, 1e30]},
@@ -31,7 +37,7 @@ def quiet(text: str, fraction: float | None) -> None:
 def configure(storage: Path, space: dict, **changes) -> Config:
     values = {
         "storage": str(storage), "sweep.space": space, "finetune.length": 16, "finetune.global_batch": 16, "seed": 3,
-        "sweep.seeds": 2,
+        "sweep.seeds": 2, "sweep.cpus_per_trial": 2,
     }  # fmt: skip
     return build_config({"name": "tiny"}, {**values, **changes})
 
@@ -202,3 +208,52 @@ def test_what_cannot_be_is_refused_before_anything_runs(ray_4_cpus, tmp_path, ch
         sweep(config, tmp_path / "sweep", quiet, make_task())
     assert "\n" not in str(error.value) and all(word in str(error.value) for word in words)
     assert not (tmp_path / "sweep").exists()
+
+
+class Deadly:
+    """Labels that end the process that counts them, as a lack of memory would."""
+
+    def __len__(self) -> int:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return 2
+
+
+def make_trial(folder: Path, point: str, seed: int, encoder: str = "pretrained") -> Trial:
+    settings = Finetune(mode="full", epochs=1, length=16).model_dump(mode="json")
+    name = f"{encoder}-{point}-s{seed}"
+    return Trial(name, encoder, str(folder), point, {}, settings, seed, "accuracy", "inputs")
+
+
+def test_a_trial_whose_process_died_failed_and_is_tried_again_by_the_same_command(ray_4_cpus, tmp_path) -> None:
+    encoder, task = write_encoder(tmp_path / "encoder"), make_task()
+    splits = {s: encode(getattr(task, s).texts, getattr(task, s).labels, encoder, 16) for s in ("train", "validation")}
+    trial, trials = make_trial(encoder, "p", 0), tmp_path / "trials"
+    deadly = Inputs(Deadly(), {("pretrained", 16): splits}, {}, trials, 1, 0)  # type: ignore[arg-type]
+    result = run_trials([trial], deadly, tmp_path, quiet, lambda _: None)[trial.id]
+    assert result["status"] == "failed" and result["error"] and result["score"] is None
+    assert not (trials / trial.id / "result.json").exists() and read_results([trial], trials) == {}
+    healthy, ended = dataclasses.replace(deadly, labels=task.labels), []
+    assert run_trials([trial], healthy, tmp_path, quiet, ended.append)[trial.id]["status"] == "done"
+    assert [one["status"] for one in ended] == ["done"] and read_results([trial], trials)[trial.id] == ended[0]
+
+
+def test_weights_that_cannot_win_are_deleted_while_the_sweep_runs(tmp_path) -> None:
+    wanted = {("pretrained", point): 2 for point in ("low", "high", "running", "nan")}
+    results = []
+
+    def end(point: str, seed: int, score: float | None) -> set[str]:
+        trial = make_trial(tmp_path, point, seed)
+        (tmp_path / trial.id).mkdir()
+        (tmp_path / trial.id / WEIGHTS).write_bytes(b"")
+        outcome = {"score": score, "status": "done" if score is not None else "nan"}
+        results.append(make_result(trial, outcome))
+        prune_weights(results, wanted, tmp_path)
+        return {file.parent.name.removeprefix("pretrained-") for file in tmp_path.glob(f"*/{WEIGHTS}")}
+
+    assert end("nan", 0, None) == {"nan-s0"}
+    assert end("nan", 1, None) == set()
+    assert end("low", 0, 0.2) == {"low-s0"}
+    assert end("low", 1, 0.3) == {"low-s1"}  # the point's best trial
+    assert end("running", 0, 0.9) == {"low-s1", "running-s0"}
+    assert end("high", 0, 0.8) == {"low-s1", "running-s0", "high-s0"}
+    assert end("high", 1, 0.7) == {"running-s0", "high-s0"}
