@@ -20,7 +20,7 @@ from typing import Any
 from data.config import UserError
 from data.records import Format
 from data.texts import check_input, count_lines, read_texts
-from model.classifier import check_folder, label_texts, load_classifier
+from model.classifier import Loaded, check_folder, label_texts, load_classifier
 
 # One task: about 1,000 tweets or 50 pages. Seconds of work, and enough of like length to batch with little padding.
 BLOCK_BYTES = 128 * 1024
@@ -123,7 +123,7 @@ class Labeller:
         self._device = "cuda" if ray.get_gpu_ids() else "cpu"
         if self._device == "cpu":
             torch.set_num_threads(1)  # what it asked of Ray; also, sums in another order are other last digits
-        self._loaded = ray.get(reference[0])
+        self._loaded: Loaded = ray.get(reference[0])  # pyright: ignore[reportAttributeAccessIssue]
         self._loaded.model.to(self._device)
 
     def __call__(self, block: Any) -> Any:
@@ -142,7 +142,7 @@ class Labeller:
         )
 
 
-def _labelled(loaded: Any, blocks: Callable[[], Iterator[Any]], num_lines: int) -> Iterator[dict[str, Any]]:
+def _labelled(loaded: Loaded, blocks: Callable[[], Iterator[Any]], num_lines: int) -> Iterator[dict[str, Any]]:
     """Rows with their labels, in order."""
     import ray
     from ray.data import ActorPoolStrategy
@@ -152,7 +152,9 @@ def _labelled(loaded: Any, blocks: Callable[[], Iterator[Any]], num_lines: int) 
     class Blocks(Datasource):
         """One task that reads the input from its beginning to its end, on the driver's node."""
 
-        supports_distributed_reads = False  # read where the file lies
+        @property
+        def supports_distributed_reads(self) -> bool:
+            return False  # read where the file lies
 
         def estimate_inmemory_data_size(self) -> int | None:
             return None
@@ -173,10 +175,12 @@ def _labelled(loaded: Any, blocks: Callable[[], Iterator[Any]], num_lines: int) 
             batch_size=None,  # a block as it was cut: what is batched together does not depend on the pool
             batch_format="pyarrow",
             compute=ActorPoolStrategy(min_size=1, max_size=size, initial_size=size),
-            **({"num_gpus": 1} if gpus else {"num_cpus": min(1.0, cpus)}),
+            num_cpus=0 if gpus else min(1.0, cpus),
+            num_gpus=1 if gpus else 0,
         )
         dataset.set_name("cloze_predict")
-    for batch in dataset.iter_batches(batch_size=None, batch_format="pyarrow"):
+    batches: Any = dataset.iter_batches(batch_size=None, batch_format="pyarrow")
+    for batch in batches:
         yield from batch.to_pylist()
 
 

@@ -21,7 +21,7 @@ INK, MUTED, LINE = "#000001", "#000002", "#000003"
 SERIES = ("#000011", "#000012", "#000013", "#000014", "#000015")
 VARIABLES = {INK: "--ink", MUTED: "--muted", LINE: "--line"} | {c: f"--series-{i}" for i, c in enumerate(SERIES, 1)}
 LARGEST_POINTS = 1200  # of one curve: twice the width in pixels, and 40 kB
-STYLE = {
+STYLE: dict[Any, Any] = {
     "svg.fonttype": "none", "text.parse_math": False, "font.size": 10, "axes.labelsize": 10, "axes.titlesize": 10,
     "text.color": INK, "axes.labelcolor": MUTED, "xtick.color": MUTED, "ytick.color": MUTED, "axes.edgecolor": LINE,
     "grid.color": LINE, "grid.linewidth": 0.8, "axes.grid": True, "axes.axisbelow": True, "axes.spines.top": False,
