@@ -37,7 +37,8 @@ def quiet(text: str, fraction: float | None) -> None:
 def configure(storage: Path, space: dict, **changes) -> Config:
     values = {
         "storage": str(storage), "sweep.space": space, "finetune.length": 16, "finetune.global_batch": 16, "seed": 3,
-        "sweep.seeds": 2, "sweep.cpus_per_trial": 2,
+        "sweep.seeds": 2,
+        "sweep.cpus_per_trial": 1.5,  # two at a time on 4 CPUs, one thread each
     }  # fmt: skip
     return build_config({"name": "tiny"}, {**values, **changes})
 

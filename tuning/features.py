@@ -41,8 +41,8 @@ class Request:
         digest = hashlib.sha256(f"cls {self.fingerprint}".encode())
         for name, split in sorted(self.splits.items()):
             digest.update(f"{name} {split.input_ids.shape} {split.input_ids.dtype}".encode())
-            digest.update(np.ascontiguousarray(split.input_ids))
-            digest.update(np.ascontiguousarray(split.lengths.astype(np.int64)))
+            digest.update(split.input_ids.tobytes())
+            digest.update(split.lengths.astype(np.int64).tobytes())
         return cache / f"features-{digest.hexdigest()[:16]}"
 
     def width(self) -> int:
@@ -71,7 +71,7 @@ def cache_features(
     None stands for features that are not there: they would be larger than LARGEST_BYTES, or could not be computed;
     `progress` is told why, and the trials run the encoder themselves. num_cpus, num_gpus: what a task asks of Ray.
     """
-    import ray
+    from ray.exceptions import RayError
 
     folders: list[Path | None] = []
     for request in requests:
@@ -83,7 +83,7 @@ def cache_features(
     try:
         if todo:
             _compute(todo, num_cpus, num_gpus, progress)
-    except ray.exceptions.RayError as error:
+    except RayError as error:
         # An encoder that does not load is the fault of its own trials, which will say so; others go on.
         cause = str(error).strip().splitlines()[-1]
         progress(f"features could not be computed: frozen trials run the encoder: {cause}", None)
@@ -108,15 +108,14 @@ def _compute(todo: Mapping[Path, Request], num_cpus: float, num_gpus: float, pro
     context.print_on_execution_start = False
     logging.getLogger("ray.data").setLevel(logging.ERROR)  # or it tells the user that progress bars are off
     parts = {folder: folder.with_name(f"{folder.name}.{os.getpid()}.part") for folder in todo}
-    arrays: dict[tuple[int, str], np.ndarray] = {}
+    arrays: dict[tuple[int, str], np.memmap] = {}
     blocks = []
     for k, (folder, request) in enumerate(todo.items()):
         shutil.rmtree(parts[folder], ignore_errors=True)
         parts[folder].mkdir(parents=True)
         for name, split in request.splits.items():
-            arrays[k, name] = np.lib.format.open_memmap(
-                parts[folder] / f"{name}.npy", mode="w+", dtype=np.float32, shape=(len(split.labels), request.width())
-            )
+            file, shape = parts[folder] / f"{name}.npy", (len(split.labels), request.width())
+            arrays[k, name] = np.lib.format.open_memmap(file, mode="w+", dtype=np.float32, shape=shape)
             blocks += _blocks(k, name, split)
     dataset = ray.data.from_arrow(blocks)
     dataset.set_name("cloze_features")
@@ -125,9 +124,11 @@ def _compute(todo: Mapping[Path, Request], num_cpus: float, num_gpus: float, pro
     # Tasks with the encoder kept per process, not actors: Ray keeps a task's process, which has imported torch and
     # transformers (6 s), for the next task, while an actor's process ends with it.
     dataset = dataset.map_batches(
-        _encode_block, batch_size=None, fn_kwargs=settings, num_cpus=num_cpus, num_gpus=num_gpus
+        _encode_block,  # pyright: ignore[reportArgumentType]
+        batch_size=None, fn_kwargs=settings, num_cpus=num_cpus, num_gpus=num_gpus
     )
     total, done = sum(len(array) for array in arrays.values()), 0
+    batch: Any
     for batch in dataset.iter_batches(batch_size=None, batch_format="numpy"):
         array = arrays[int(batch["request"][0]), str(batch["split"][0])]
         array[batch["row"]] = batch["features"]  # by index: blocks may come in any order
@@ -162,10 +163,8 @@ def _blocks(request: int, name: str, split: Split) -> list[Any]:
     return tables
 
 
-def _encode_block(
-    batch: dict[str, np.ndarray], encoders: list[tuple[str, str]], device: str
-) -> dict[str, np.ndarray]:
-    """One block, all of one request: token ids -> features."""
+def _encode_block(batch: Any, encoders: list[tuple[str, str]], device: str) -> Any:
+    """One block of columns, all of one request: token ids -> features."""
     import torch
 
     ids = [np.asarray(row) for row in batch["input_ids"]]

@@ -94,7 +94,7 @@ def task_fingerprint(splits: Mapping[str, Split], labels: Sequence[str]) -> str:
     for name, split in sorted(splits.items()):
         digest.update(f"{name} {split.input_ids.shape}".encode())
         for array in (split.input_ids, split.lengths, split.labels):
-            digest.update(np.ascontiguousarray(array.astype(np.int64)))
+            digest.update(array.astype(np.int64).tobytes())
     return digest.hexdigest()[:16]
 
 

@@ -105,7 +105,7 @@ def write_leaderboard(entries: list[Entry], run: Path) -> None:
     """Write leaderboard.json and leaderboard.csv under `run`, each whole or not at all."""
     write_text(run / "leaderboard.json", json.dumps(entries, indent=2, allow_nan=False) + "\n")
     text = io.StringIO()
-    table = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    table: csv.DictWriter[str] = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     table.writeheader()
     for entry in entries:
         table.writerow({k: json.dumps(v) if isinstance(v, dict | list) else v for k, v in entry.items()})

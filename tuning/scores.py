@@ -39,7 +39,7 @@ def macro_f1(labels: np.ndarray, predictions: np.ndarray) -> float:
     """Mean of the classes' F1 scores, each class counting alike; a class never predicted has 0."""
     from sklearn.metrics import f1_score
 
-    return float(f1_score(labels, predictions, average="macro", zero_division=0))
+    return float(f1_score(labels, predictions, average="macro", zero_division=0))  # pyright: ignore[reportArgumentType]
 
 
 def matthews(labels: np.ndarray, predictions: np.ndarray) -> float:
