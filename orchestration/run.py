@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,7 @@ def held(run: Path, config: Config) -> Iterator[Path]:
     A folder that did not exist before is removed again when a UserError comes: a mistake leaves nothing behind.
     Raises UserError while another driver holds it.
     """
-    fresh = not run.exists()
+    fresh = [folder for folder in (run, *run.parents) if not folder.exists()]
     run.mkdir(parents=True, exist_ok=True)
     lease = run / "lease.json"
     _take(lease, run)
@@ -82,6 +82,9 @@ def held(run: Path, config: Config) -> Iterator[Path]:
     except UserError:
         if fresh:
             shutil.rmtree(run, ignore_errors=True)
+            for folder in fresh[1:]:
+                with suppress(OSError):  # not empty: something else came to lie there
+                    folder.rmdir()
         raise
     finally:
         stop.set()

@@ -17,6 +17,7 @@ from data.config import UserError
 from data.corpus import find_files
 from data.prepare import prepare
 from data.store import Store
+from data.tokenizer import load_tokenizer
 from model.encoder import check_folder
 from orchestration import checkpoint, metrics
 from orchestration.checkpoint import write_json
@@ -36,6 +37,7 @@ def check(config: Config, run: Path) -> None:
     check_storage(config)
     find_files(config.corpus)
     check_identity(run, config, PRETRAIN_SECTIONS)
+    vocabulary = len(load_tokenizer(config.tokenizer.path)) if config.tokenizer.path is not None else None
     if config.encoder.init is not None:
         try:
             folder = check_folder(config.encoder.init)
@@ -44,6 +46,11 @@ def check(config: Config, run: Path) -> None:
         positions = getattr(folder, "max_position_embeddings", config.rows.length)
         if config.rows.length > positions:
             raise UserError(f"rows.length={config.rows.length}: encoder.init reads at most {positions} tokens")
+        if folder.vocab_size != vocabulary:
+            raise UserError(
+                f"tokenizer.path={config.tokenizer.path}: it has {vocabulary} tokens, the encoder in encoder.init "
+                f"{folder.vocab_size}; give tokenizer.path={config.encoder.init}"
+            )
     step, manifest, _ = checkpoint.newest(run)
     if manifest is not None and not (run / "summary.json").exists():
         for key, old, new in (

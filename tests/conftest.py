@@ -16,10 +16,13 @@ os.environ.update(
 
 @pytest.fixture(scope="session")
 def ray_4_cpus():
-    """The one Ray of all tests, with 4 logical CPUs; yields its address. Drivers in other processes join it."""
+    """The one Ray of all tests, with 4 logical CPUs and 8 logical GPUs; yields its address. Drivers in other processes join it."""
     import ray
 
-    context = ray.init(num_cpus=4, object_store_memory=600_000_000, log_to_driver=False, logging_level="ERROR")
+    context = ray.init(
+        num_cpus=4, num_gpus=8, include_dashboard=False, object_store_memory=600_000_000, log_to_driver=False,
+        logging_level="ERROR",
+    )  # fmt: skip
     yield context.address_info["gcs_address"]
     ray.shutdown()
 

@@ -1,0 +1,151 @@
+"""The command line: mistakes are one line and exit code 2 before anything starts; our own faults are exit code 1."""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from orchestration.cli import VERBS, main
+
+TASK = ["task.train=train.csv", "task.validation=dev.csv"]
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty folder to stand in, with a corpus, a task and no Ray to join."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    (tmp_path / "corpus.txt").write_text("some words\n\nand more of them\n")
+    (tmp_path / "empty.txt").write_text("")
+    (tmp_path / "broken.yaml").write_text("name: x\npretrain: {steps: [1\n")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "picture.png").write_bytes(b"\x89PNG")
+    (tmp_path / "train.csv").write_text("text,label\n" + "".join(f"word {i},{'ab'[i % 2]}\n" for i in range(20)))
+    (tmp_path / "dev.csv").write_text("text,label\nword,a\nmore,b\n")
+    (tmp_path / "one.csv").write_text("text,label\nword,a\nmore,a\n")
+    (tmp_path / "new.csv").write_text("text,label\nword,a\nmore,zebra\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "words, line",
+    [
+        ("pretrain corpus.sources=corpus.txt", "name: missing; give name=NAME"),
+        ("pretrain name=x corpus.sources=nowhere.txt", "nowhere.txt"),
+        ("pretrain name=x corpus.sources=empty.txt", "empty"),
+        ("pretrain name=x corpus.sources=folder", "folder"),
+        ("pretrain name=x corpus.sources=*.nothing", "*.nothing"),
+        ("pretrain name=x pretrain.stepz=3", "pretrain.stepz: unknown key; did you mean steps?"),
+        ("pretrain name=x pretrain.steps=soon", "pretrain.steps='soon': input should be a valid integer"),
+        ("pretrain name=x rows.length=9999", "rows.length=9999 is more than encoder.max_position_embeddings=512"),
+        ("pretrain -c nope", "-c nope: no such recipe; give a YAML file or one of: demo, pretrain_base"),
+        ("pretrain -c broken.yaml", "-c broken.yaml, line "),
+        ("pretrain name=x corpus.sources=corpus.txt scaling.workers=400", "needs 200 CPUs and 0.5 for Ray Data"),
+        ("pretrain name=x corpus.sources=corpus.txt scaling.gpus_per_worker=40", "needs 80 GPUs, the cluster has"),
+        ("pretrain name=x corpus.sources=corpus.txt storage=corpus.txt/runs", "storage=corpus.txt/runs: "),
+        ("pretrain name=x corpus.sources=corpus.txt storage=s3://b/runs", "storage=s3://b/runs: not a folder"),
+        ("pretrain name=x corpus.sources=corpus.txt encoder.init=folder tokenizer.path=folder", "encoder.init=folder"),
+        ("pretrain name=x corpus.sources=corpus.txt tokenizer.path=folder", "folder"),
+        ("sweep name=x task.train=train.csv", "task: validation is missing; give task.validation=FILE"),
+        ("sweep name=x task.train=no.csv task.validation=dev.csv", "no.csv"),
+        ("sweep name=x task.train=train.csv task.validation=dev.csv task.label=klass", "klass"),
+        ("sweep name=x task.train=one.csv task.validation=dev.csv", "one.csv"),
+        ("sweep name=x task.train=train.csv task.validation=new.csv", "zebra"),
+        ("sweep name=x task.train=train.csv task.validation=dev.csv", "cloze pretrain"),
+        ("sweep name=x sweep.space={finetune.epoch:[1]}", "finetune.epoch"),
+        ("sweep name=x sweep.space={finetune.epochs:[]}", "finetune.epochs"),
+        ("sweep name=x task.metric=f2", "task.metric='f2': input should be 'accuracy'"),
+        ("report nothing", "nothing: no run of that name in runs"),
+        ("predict folder corpus.txt", "folder"),
+        ("predict nowhere corpus.txt", "nowhere"),
+    ],
+)
+def test_a_mistake_is_one_line_exit_2_and_leaves_nothing(here, capsys, words, line):
+    begun = time.monotonic()
+    code = main(words.split())
+    error = capsys.readouterr().err
+    assert code == 2, error
+    assert all(text.startswith("cloze: ") for text in error.splitlines())
+    assert len(error.splitlines()) == 1, error
+    assert line in error
+    assert not (here / "runs").exists(), sorted(here.rglob("runs/**"))
+    assert time.monotonic() - begun < 60
+
+
+def test_two_workers_that_leave_ray_data_no_cpu_are_refused(here, capsys):
+    """Two 1-CPU workers on two CPUs would wait for their first row for ever."""
+    cpus = os.cpu_count() or 1
+    code = main(["pretrain", "name=x", "corpus.sources=corpus.txt", "scaling.workers=2",
+                 f"scaling.cpus_per_worker={cpus / 2}"])  # fmt: skip
+    error = capsys.readouterr().err
+    assert code == 2
+    assert f"needs {cpus} CPUs and 0.5 for Ray Data, the cluster has {cpus}" in error
+    assert "scaling.cpus_per_worker<=" in error
+
+
+def test_an_internal_error_exits_1_with_its_traceback_in_the_log(here, capsys, monkeypatch):
+    """A fault of ours: a name of the driver that is not there. Real Ray is not reached."""
+    import orchestration.trainer as trainer
+
+    monkeypatch.delattr(trainer, "prepare_rows")
+    code = main(["pretrain", "name=x", "corpus.sources=corpus.txt"])
+    error = capsys.readouterr().err
+    assert code == 1
+    assert "cloze: pretrain failed: " in error and "cloze: log: runs/x/log/driver.log" in error
+    assert "Traceback" not in error
+    assert "AttributeError" in (here / "runs/x/log/driver.log").read_text()
+
+
+@pytest.mark.parametrize("words", [["--help"], *[[verb, "--help"] for verb in VERBS]])
+def test_help_is_quick_and_whole(words):
+    """Loads no library: what costs half a second is an import."""
+    program = f"""
+import sys
+from orchestration.cli import main
+try:
+    main({words!r})
+except SystemExit as end:
+    assert end.code == 0
+heavy = {{"ray", "torch", "transformers", "pydantic", "numpy", "pyarrow", "rich", "matplotlib"}} & set(sys.modules)
+assert not heavy, heavy
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "usage: cloze" in done.stdout
+
+
+def test_show_prints_what_reads_back(here, capsys):
+    assert main(["show", "-c", "demo", "pretrain.steps=5", "pretrain.learning_rate=1e-4"]) == 0
+    (here / "again.yaml").write_text(capsys.readouterr().out)
+    assert main(["show", "-c", "again.yaml"]) == 0
+    assert capsys.readouterr().out == (here / "again.yaml").read_text()
+    assert "learning_rate: 0.0001" in (here / "again.yaml").read_text()
+
+
+def test_options_and_overrides_mix(here, capsys):
+    assert main(["pretrain", "name=x", "--dry-run", "corpus.sources=corpus.txt", "-c", "demo", "zero.stage=2"]) == 0
+    out = capsys.readouterr().out
+    assert "ZeRO stage 2" in out and "16 = 2 workers x 1 x 8" in out
+    assert not (here / "runs").exists()
+
+
+@pytest.mark.parametrize("recipe, more", [("demo", []), ("pretrain_base", ["scaling.cpus_per_worker=0.4"])])
+def test_recipes_run_dry_on_a_cluster(here, capsys, monkeypatch, ray_4_cpus, recipe, more):
+    """The GPU recipe too, on logical GPUs, in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "orchestration", "pretrain", "-c", recipe, "--dry-run", *more], cwd=here,
+        capture_output=True, text=True, timeout=120, env={**os.environ, "RAY_ADDRESS": ray_4_cpus},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "parameters" in done.stdout and "steps" in done.stdout
+    if recipe == "pretrain_base":
+        assert "109,514,298" in done.stdout
+        too_many = subprocess.run(
+            [sys.executable, "-m", "orchestration", "pretrain", "-c", recipe, "--dry-run", "scaling.workers=9", *more],
+            cwd=here, capture_output=True, text=True, timeout=120, env={**os.environ, "RAY_ADDRESS": ray_4_cpus},
+        )  # fmt: skip
+        assert too_many.returncode == 2
+        assert "needs 9 GPUs, the cluster has 8" in too_many.stderr
+    assert not (here / "runs").exists()
