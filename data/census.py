@@ -38,7 +38,8 @@ class Scan:
     """Without its documents."""
     hashes: np.ndarray
     """Hash of each document's text: (D,) uint64."""
-    text_bytes: int = 0
+    sizes: np.ndarray
+    """Bytes of each document: (D,) int64."""
     words: Counter[str] = field(default_factory=Counter)
     fault: str = ""
     """A mistake of the user that only reading shows."""
@@ -55,6 +56,8 @@ class Plan:
     """Places of duplicates within a chunk."""
     held_out_below: int
     """Documents whose hash is below are held out."""
+    held_out_too: int | None
+    """Hash of one more, where none lies below."""
     chunk_bytes: int
 
 
@@ -94,8 +97,12 @@ def decide(
         for chunk, flags in zip(chunks, np.split(repeated, np.cumsum(sizes)[:-1]), strict=True):
             if flags.any():
                 dropped[chunk.group, chunk.number] = np.flatnonzero(flags)
-    # Of two or more distinct documents at least one is held out and at least one is not.
-    below = int(corpus.held_out * HASHES)
-    below = min(max(below, int(distinct[0]) + 1), int(distinct[-1])) if len(distinct) > 1 else 0
+    # Of two or more distinct documents at least one is held out and at least one is not. If no hash is small enough,
+    # the smallest of the shorter half is taken: of one book and ten notes it must not be the book.
+    below = min(int(corpus.held_out * HASHES), int(distinct[-1])) if len(distinct) > 1 else 0
+    too = None
+    if len(distinct) > 1 and below <= distinct[0]:
+        document_bytes = np.concatenate([scan.sizes for scan in scans])[first]
+        too = int(distinct[document_bytes <= np.median(document_bytes)][0])
     counts = {(chunk.group, chunk.number): size for chunk, size in zip(chunks, sizes, strict=True)}
-    return Plan(groups, counts, dropped, below, chunk_bytes), len(distinct) if corpus.deduplicate else len(hashes)
+    return Plan(groups, counts, dropped, below, too, chunk_bytes), len(distinct) if corpus.deduplicate else len(hashes)

@@ -70,11 +70,13 @@ def scan_group(
                 for hash, document in zip(hashes, chunk.documents, strict=True)
                 if hash % 2**32 < counted_share * 2**32
             ]
-            text_bytes = sum(len(document.encode()) for document in chunk.documents)
+            sizes = [len(document.encode()) for document in chunk.documents]
             chunk.documents = []
-            yield Scan(chunk, np.array(hashes, np.uint64), text_bytes, count_words(sample, lowercase))
+            words = count_words(sample, lowercase)
+            yield Scan(chunk, np.array(hashes, np.uint64), np.array(sizes, np.int64), words)
     except UserError as error:
-        yield Scan(Chunk(group, 0, is_last=True), np.empty(0, np.uint64), fault=str(error))
+        nothing = np.empty(0, np.uint64)
+        yield Scan(Chunk(group, 0, is_last=True), nothing, nothing.astype(np.int64), fault=str(error))
 
 
 def read_kept(group: int, plan: Plan) -> Iterator[tuple[int, list[str], list[str]]]:
@@ -88,7 +90,8 @@ def read_kept(group: int, plan: Plan) -> Iterator[tuple[int, list[str], list[str
         parts: tuple[list[str], list[str]] = ([], [])
         for i, document in enumerate(chunk.documents):
             if i not in dropped:
-                parts[hash_text(document) < plan.held_out_below].append(document)
+                hash = hash_text(document)
+                parts[hash < plan.held_out_below or hash == plan.held_out_too].append(document)
         if parts[0] or parts[1]:
             yield chunk.number, *parts
 

@@ -141,7 +141,7 @@ def _fill(
         "documents_read": num_documents + skipped.total() - skipped["duplicate"],
         "documents_kept": kept,
         "documents_skipped": {reason: count for reason, count in sorted(skipped.items()) if count},
-        "text_bytes": sum(scan.text_bytes for scan in scans),
+        "text_bytes": sum(int(scan.sizes.sum()) for scan in scans),
         "tokens": tokens,
         "files": num_files,
         "empty_files": len(empty_files),
