@@ -55,7 +55,7 @@ def save(
     run: Path,
     step: int,
     write_state: Callable[[Path], None],
-    barrier: Callable[[], None],
+    barrier: Callable[[], object],
     is_first_rank: bool,
     facts: dict[str, Any],
     keep: int,

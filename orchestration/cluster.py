@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from data.config import UserError
 from orchestration.config import Cluster, Scaling
@@ -49,9 +50,9 @@ def joined(cluster: Cluster) -> Iterator[list[Node]]:
     from ray.data import DataContext
 
     address = address_of(cluster)
-    private = {} if address else {"include_dashboard": False}
+    private: dict[str, Any] = {} if address else {"include_dashboard": False}
     try:
-        ray.init(address=address or "local", log_to_driver=False, logging_level="ERROR", **private)
+        ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **private)
     except ConnectionError as error:
         raise UserError(
             f"cluster.address={address}: no Ray answers there ({str(error).splitlines()[0]}); "

@@ -125,9 +125,10 @@ class DeepSpeedEngine:
             "zero_allow_untested_optimizer": True,
         }
         optimizer = adamw(module, weight_decay, self.device)
-        self.engine, *_ = deepspeed.initialize(
+        # Any: what of the engine and its optimizer we use is chosen by the stage, not by a type.
+        self.engine: Any = deepspeed.initialize(
             model=module, optimizer=optimizer, config=settings, dist_init_required=False
-        )
+        )[0]
         self.module: nn.Module = self.engine.module
 
     def all_reduce(self, values: Tensor) -> Tensor:
@@ -204,7 +205,7 @@ class DeepSpeedEngine:
         else:
             gradients.update({id(g): g for group in partitions if group is not None for g in group})
         parameters = sum(
-            p.ds_tensor.nbytes if getattr(p, "ds_tensor", None) is not None and p.numel() == 0 else p.nbytes
+            getattr(p, "ds_tensor", p).nbytes if p.numel() == 0 else p.nbytes  # ZeRO-3 leaves an empty tensor
             for p in self.module.parameters()
         )
         return {

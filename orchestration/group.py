@@ -3,9 +3,10 @@
 In: what TorchTrainer takes. Out: the same, less one callback. Knows Ray Train's internals, so that no other file must.
 """
 
+from typing import Any
+
 from ray.train.torch import TorchTrainer
 from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
-from ray.train.v2._internal.execution.callback import RayTrainCallback
 
 
 class WorkerGroup(TorchTrainer):
@@ -17,6 +18,6 @@ class WorkerGroup(TorchTrainer):
     ends with its job anyway.
     """
 
-    def _create_default_callbacks(self) -> list[RayTrainCallback]:
+    def _create_default_callbacks(self) -> list[Any]:
         callbacks = super()._create_default_callbacks()
         return [callback for callback in callbacks if not isinstance(callback, PlacementGroupCleanerCallback)]

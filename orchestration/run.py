@@ -20,7 +20,8 @@ import yaml
 
 from data.config import UserError
 from orchestration.checkpoint import write_json
-from orchestration.config import Config, build_config, identity, to_yaml
+from orchestration.config import Config, identity, to_yaml
+from orchestration.recipe import build_config
 
 HEARTBEAT_SECONDS = 10
 STALE_SECONDS = 60  # a holder on another machine that has been silent for this long is gone

@@ -180,7 +180,7 @@ class Stream(DataConfig):
     def configure(self, datasets: Any, world_size: int, *_: Any, **__: Any) -> list[dict[str, Any]]:
         """One shard per rank: {"rows": iterator}."""
         start, _manifest, _complaints = checkpoint.newest(Path(self._plan.run))
-        stream = ray.get(self._pacer.open.remote(start))
+        stream: Any = ray.get(self._pacer.open.remote(start))
         shards = build(self._plan, start, world_size, self._pacer, stream)
         return [dict.fromkeys(datasets, shard) for shard in shards]
 
@@ -191,8 +191,9 @@ def build(plan: Plan, start: int, world_size: int, pacer: Any, stream: int) -> l
     end_window = order.window_of(plan.steps - 1) + 1
     first_window = order.window_of(start) if start < plan.steps else end_window
     windows = end_window - first_window + 1
+    make: Any = generate
     dataset = ray.data.range(windows, override_num_blocks=min(windows, 1000)).map_batches(
-        generate,
+        make,
         fn_kwargs={
             "plan": plan, "first_window": first_window, "start": start,
             "world_size": world_size, "pacer": pacer, "stream": stream,

@@ -21,7 +21,6 @@ from data.tokenizer import load_tokenizer
 from model.encoder import check_folder
 from orchestration import checkpoint, metrics
 from orchestration.checkpoint import write_json
-from orchestration.cluster import Node, check_workers
 from orchestration.config import PRETRAIN_SECTIONS, Config
 from orchestration.plan import step_plan
 from orchestration.run import cache_of, check_identity, check_storage
@@ -89,13 +88,12 @@ def prepare_rows(config: Config, run: Path, update: Update) -> Store:
 
 
 def pretrain(
-    config: Config, run: Path, store: Store, nodes: list[Node], dump_batches: str | None, update: Update
+    config: Config, run: Path, store: Store, dump_batches: str | None, update: Update
 ) -> dict[str, Any]:
     """Train on `store` and write the export and summary.json, which is returned. Ray must be joined.
 
     Raises RuntimeError naming rank and step where the worker group fails for good.
     """
-    check_workers(config.scaling, nodes)
     import ray
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchConfig
@@ -209,12 +207,13 @@ class _following:
 
     def _follow(self) -> None:
         import ray
+        from ray.exceptions import RayError
 
         steps, text = self._config.pretrain.steps, "starting workers"
         while not self._stop.wait(POLL_SECONDS):
             try:
-                line = ray.get(self._pacer.latest.remote(), timeout=5)
-            except ray.exceptions.RayError as error:
+                line: Any = ray.get(self._pacer.latest.remote(), timeout=5)
+            except RayError as error:
                 logger.warning("no word from the pacer: %s", error)
                 continue
             if "loss" in line:

@@ -73,7 +73,7 @@ def pretrain_worker(job: Job) -> None:
     )
 
     shard = ray.train.get_dataset_shard("rows")
-    start = ray.get(job.pacer.start.remote())  # where the stream begins: the only source of that number
+    start: Any = ray.get(job.pacer.start.remote())  # where the stream begins: the only source of that number
     if start:
         engine.load(checkpoint.folder_of(run, start))
     journal = Journal(job, start) if rank == 0 else None

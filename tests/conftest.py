@@ -16,7 +16,7 @@ os.environ.update(
 
 @pytest.fixture(scope="session")
 def ray_4_cpus():
-    """The one Ray of all tests, with 4 logical CPUs and 8 logical GPUs; yields its address. Drivers in other processes join it."""
+    """The one Ray of all tests, with 4 logical CPUs and 8 logical GPUs; yields its address for other drivers."""
     import ray
 
     context = ray.init(

@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 ROOMS = ("data", "model", "orchestration", "tuning")
 LEAVES = ("data.config", "model.config", "tuning.config")
-ENTRANCES = ("orchestration.cli", "orchestration.__main__")
+ENTRANCES = ("orchestration.cli", "orchestration.verbs", "orchestration.__main__")
 FILES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts): path
     for room in ROOMS
@@ -24,7 +24,8 @@ TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in FIL
 # They run on one GPU, or in a test, without Ray.
 WITHOUT_RAY = (
     *(f"data.{name}" for name in ("config", "records", "texts", "corpus", "rows", "order", "masking", "batches")),
-    *(f"orchestration.{name}" for name in ("config", "plan", "progress", "metrics", "schedule", "steps", "engine")),
+    *(f"orchestration.{name}" for name in ("config", "recipe", "plan", "progress", "metrics", "schedule")),
+    *(f"orchestration.{name}" for name in ("steps", "engine", "checkpoint", "run")),
     *(f"tuning.{name}" for name in ("config", "space", "scores", "leaderboard", "charts", "report")),
     *(name for name in FILES if name.startswith("model.")),
 )
@@ -110,10 +111,10 @@ def test_rooms_are_not_imported_whole():
         ("ray", r"(data|orchestration|tuning)\..*"),
         ("torch", r"(model|orchestration|tuning)\..*"),
         ("peft", r"model\..*"),
-        ("rich", r"orchestration\.(progress|cli)"),
+        ("rich", r"orchestration\.(progress|verbs)"),
         ("matplotlib", r"tuning\.charts"),
         ("sklearn", r"tuning\.scores"),
-        ("pydantic", r"(.*\.)?config"),
+        ("pydantic", r"(.*\.)?(config|recipe)"),
     ],
 )
 def test_libraries_come_through_their_doors(library, doors):

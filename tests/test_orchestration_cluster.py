@@ -33,7 +33,7 @@ def test_what_fits_is_let_through():
     [(16, 8, 2, 1, 0), (9, 2, 2, 3, 3), (8, 2, 2, 2, 0), (1, 8, 3, 1, 23), (512, 32, 8, 2, 0)],
 )
 def test_any_batch_arithmetic_works(global_batch, micro_batch, workers, accumulation, filler):
-    from orchestration.config import load_config
+    from orchestration.recipe import load_config
 
     config = load_config("demo", [f"pretrain.global_batch={global_batch}", f"pretrain.micro_batch={micro_batch}",
                                   f"scaling.workers={workers}"])  # fmt: skip

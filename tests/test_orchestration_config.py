@@ -4,19 +4,8 @@ import pytest
 import yaml
 
 from data.config import UserError
-from orchestration.config import (
-    FREE,
-    PRETRAIN_SECTIONS,
-    RECIPES,
-    SWEEP_SECTIONS,
-    Config,
-    build_config,
-    flatten,
-    identity,
-    load_config,
-    parse_yaml,
-    to_yaml,
-)
+from orchestration.config import FREE, PRETRAIN_SECTIONS, SWEEP_SECTIONS, Config, flatten, identity, to_yaml
+from orchestration.recipe import RECIPES, build_config, load_config, parse_yaml
 
 
 @pytest.mark.parametrize(

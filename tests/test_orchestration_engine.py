@@ -18,7 +18,7 @@ from model.config import Encoder
 from model.encoder import build_encoder
 from model.objectives import MaskedLM
 from orchestration.engine import DeepSpeedEngine, PlainEngine, parameter_groups
-from orchestration.steps import evaluate, train_steps
+from orchestration.steps import Batch, evaluate, train_steps
 
 VOCABULARY, ROWS, LENGTH, STEPS = 200, 8, 24, 4
 
@@ -41,10 +41,11 @@ def part(step: int) -> Part:
     ids = draw.integers(5, VOCABULARY, (ROWS, LENGTH)).astype(np.int32) * (np.arange(LENGTH) < lengths[:, None])
     labels = np.where((draw.random((ROWS, LENGTH)) < draw.random((ROWS, 1))) & (ids > 0), ids, -100)
     labels[3] = -100
-    return Part(False, step, step + 1, 0, 0, np.full(ROWS, step), np.arange(ROWS), lengths, ids, labels.astype(np.int32))
+    labels = labels.astype(np.int32)
+    return Part(False, step, step + 1, 0, 0, np.full(ROWS, step), np.arange(ROWS), lengths, ids, labels)
 
 
-def batches(step: int, rank: int, world_size: int, micro_batch: int, accumulation: int) -> list[dict[str, torch.Tensor]]:
+def batches(step: int, rank: int, world_size: int, micro_batch: int, accumulation: int) -> list[Batch]:
     import numpy as np
 
     arrays = micro_batches(part(step), np.arange(ROWS)[rank::world_size], micro_batch, accumulation, pad_id=0)

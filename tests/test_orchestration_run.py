@@ -9,7 +9,8 @@ import time
 import pytest
 
 from data.config import UserError
-from orchestration.config import PRETRAIN_SECTIONS, load_config
+from orchestration.config import PRETRAIN_SECTIONS
+from orchestration.recipe import load_config
 from orchestration.run import check_identity, check_storage, folder_of, held
 
 
@@ -97,7 +98,8 @@ def test_a_changed_identity_is_refused_with_the_keys(config):
     with pytest.raises(UserError) as fault:
         check_identity(folder_of(config), changed, PRETRAIN_SECTIONS)
     assert str(fault.value).splitlines()[0] == "seed: run r was started with 0, now 9"
-    free = config.model_copy(update={"storage": "elsewhere", "scaling": config.scaling.model_copy(update={"workers": 1})})
+    one = config.scaling.model_copy(update={"workers": 1})
+    free = config.model_copy(update={"storage": "elsewhere", "scaling": one})
     check_identity(folder_of(config), free, PRETRAIN_SECTIONS)
 
 

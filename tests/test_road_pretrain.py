@@ -20,7 +20,8 @@ SMALL = [
     "tokenizer.vocab_size=150", "rows.length=32", "rows.packing=document", "corpus.held_out=0.1",
     "encoder.hidden_size=32", "encoder.num_attention_heads=2", "encoder.intermediate_size=64", "encoder.dropout=0.0",
     f"pretrain.steps={STEPS}", "pretrain.global_batch=7", "pretrain.micro_batch=2", "pretrain.learning_rate=5e-3",
-    "pretrain.eval_every_steps=50", "checkpoints.every_steps=20", "zero.persistence_threshold=0", "scaling.max_restarts=1",
+    "pretrain.eval_every_steps=50", "checkpoints.every_steps=20", "zero.persistence_threshold=0",
+    "scaling.max_restarts=1",
 ]  # fmt: skip
 
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from orchestration.config import UserError, build_config, load_config
+from data.config import UserError
+from orchestration.recipe import build_config, load_config
 from tuning.space import points
 
 

@@ -14,11 +14,14 @@ from test_model_export import logits_elsewhere
 from tiny_encoder import make_task, write_encoder
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from orchestration.config import Config, UserError, build_config
+from data.config import UserError
+from orchestration.cluster import Node
+from orchestration.config import Config
+from orchestration.recipe import build_config
 from tuning.config import Finetune
 from tuning.finetune import run_trial
 from tuning.inputs import encode
-from tuning.sweep import sweep
+from tuning.sweep import check, sweep
 from tuning.trials import Trial, make_result, prune_weights, read_results
 from tuning.tuner import Inputs, run_trials
 
@@ -93,6 +96,7 @@ def test_results_hold_the_curves_and_only_the_winner_keeps_weights(finished) -> 
     assert not list(run.glob("trials/*/weights.safetensors"))
     assert [file.parent.name for file in run.rglob("model.safetensors")] == ["best"]
     assert all(len(part) <= 100 for file in run.rglob("*") for part in file.relative_to(run).parts)
+    assert seen[-1][0].startswith("12 trials; best: ") and seen[-1][1] == 1.0
     fractions = [fraction for text, fraction in seen if "of 12 trials" in text]
     assert fractions == sorted(fractions) and fractions[-1] == 1.0 and len(fractions) > 12
     assert len(list((run.parent / ".cache").glob("features-*"))) == 2  # one per encoder, whatever the seeds
@@ -191,11 +195,33 @@ def test_only_diverging_trials_end_with_the_cause(ray_4_cpus, tmp_path) -> None:
     assert not (tmp_path / "tiny-sweep" / "best").exists()
 
 
+def test_a_check_finds_what_is_wrong_with_files_resources_and_the_space_without_ray(tmp_path) -> None:
+    write_encoder(tmp_path / "tiny" / "export")
+    train, one_label = tmp_path / "train.tsv", tmp_path / "one.tsv"
+    train.write_text("text\tlabel\nw1 w2\ta\nw3\tb\n")
+    one_label.write_text("text\tlabel\nw1 w2\ta\nw3\ta\n")
+    good = {"task.train": str(train), "task.validation": str(train)}
+    check(configure(tmp_path, SPACE, **good), [Node(2, 0)])
+    wrong: list[tuple[dict, str]] = [
+        ({"task.train": str(one_label)}, "label 'a'"),
+        ({"task.text": "words"}, "words"),
+        ({"task.validation": "missing.tsv"}, "no such file"),
+        ({"sweep.cpus_per_trial": 3}, "needs 3 CPUs, the largest node has 2"),
+        ({"sweep.space": {"finetune.epochs": []}}, "no values"),
+        ({"sweep.encoders": ["nowhere"]}, "no encoder"),
+    ]
+    for changes, words in wrong:
+        with pytest.raises(UserError, match=words):
+            check(configure(tmp_path, SPACE, **{**good, **changes}), [Node(2, 0)])
+    with pytest.raises(UserError, match="largest node has 3"):  # 4 CPUs, but no place for one trial
+        check(configure(tmp_path, SPACE, **good, **{"sweep.cpus_per_trial": 4}), [Node(3, 0), Node(1, 0)])
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"sweep.cpus_per_trial": 8}, ["sweep.cpus_per_trial=8", "needs 8 CPUs", "has 4"]),
-        ({"sweep.gpus_per_trial": 2}, ["sweep.gpus_per_trial=2", "has 0"]),
+        ({"sweep.gpus_per_trial": 1000}, ["sweep.gpus_per_trial=1000", "needs 1000 GPUs"]),
         ({"sweep.encoders": ["nowhere"]}, ["sweep.encoders=nowhere", "no encoder"]),
         ({"name": "other"}, ["sweep.encoders=pretrained", "run cloze pretrain first"]),
         ({"name": "other", "sweep.encoders": ["random"]}, ["random", "whose shape to copy"]),

@@ -8,13 +8,14 @@ import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from data import tasks
+from data.config import UserError
 from data.tasks import TaskData
-from orchestration.config import Config, UserError
+from orchestration.cluster import Node
+from orchestration.config import Config
 from tuning.finetune import Split
 from tuning.space import points
 
@@ -56,16 +57,24 @@ def find_encoders(config: Config) -> dict[str, Path]:
     return {name: folders[name] for name in dict.fromkeys(config.sweep.encoders)}
 
 
-def check_resources(config: Config, nodes: Sequence[Mapping[str, Any]]) -> None:
-    """Raise UserError where no living node (of ray.nodes()) could ever hold one trial: Ray would wait for ever."""
+def check_resources(config: Config, nodes: Sequence[Node]) -> None:
+    """Raise UserError where no node could ever hold one trial: Ray would wait for ever."""
     for resource, key in (("CPU", "cpus_per_trial"), ("GPU", "gpus_per_trial")):
         wanted = getattr(config.sweep, key)
-        most = max((node["Resources"].get(resource, 0.0) for node in nodes if node["Alive"]), default=0.0)
+        most = max((node.cpus if resource == "CPU" else node.gpus for node in nodes), default=0.0)
         if wanted > most:
             raise UserError(
                 f"sweep.{key}={wanted:g}: a trial needs {wanted:g} {resource}s, the largest node has {most:g}; "
-                f"give sweep.{key}<={most:g} or a larger cluster"
+                f"give sweep.{key}<={most:g} or a larger node"
             )
+
+
+def nodes_of_ray() -> list[Node]:
+    """The living nodes of the Ray that this process joined."""
+    import ray
+
+    alive = (node["Resources"] for node in ray.nodes() if node["Alive"])
+    return [Node(float(resources.get("CPU", 0)), float(resources.get("GPU", 0))) for resources in alive]
 
 
 def random_encoder(like: Path, seed: int, cache: Path, resources: Mapping[str, float]) -> Path:

@@ -10,7 +10,9 @@ import json
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from orchestration.config import Config, UserError, build_config
+from data.config import UserError
+from orchestration.config import Config
+from orchestration.recipe import build_config
 from tuning.config import Finetune
 
 MODE = "finetune.mode"

@@ -1,0 +1,139 @@
+"""How a Config comes to be: a recipe (YAML), then `key.path=value` overrides, then validation.
+
+In: a recipe's name or path, overrides, or plain values and changes. Out: a Config, or a UserError whose message has
+one line per fault: dotted key, given value, what is allowed, what to do.
+Precedence: default < recipe < `key.path=value` < sweep point, all through `build_config`.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from data.config import Source, UserError
+from orchestration.config import Config
+
+RECIPES = Path(__file__).parent / "recipes"
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader that reads 1e-3 as a number (YAML 1.1 wants 1.0e-3) and refuses a key that stands twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]  # pyright: ignore[reportUnknownVariableType]
+        twice = sorted({str(key) for key in keys if keys.count(key) > 1})
+        if twice:
+            cause = f"key stands twice: {', '.join(twice)}"
+            raise yaml.constructor.ConstructorError(None, None, cause, node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(\d[\d_]*)(\.\d*)?[eE][-+]?\d+$|^[-+]?\d[\d_]*\.\d*$|^[-+]?\.\d+$|^[-+]?\.(inf|Inf|INF)$|^\.(nan|NaN|NAN)$"),
+    list("-+0123456789."),
+)
+
+
+def parse_yaml(text: str, where: str) -> Any:
+    """Parse YAML; a fault is a UserError with `where`, line and cause in one line."""
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f", line {mark.line + 1}" if mark else ""
+        cause = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise UserError(f"{where}{place}: not valid YAML: {cause}; correct the file or the value") from None
+
+
+def recipe_path(recipe: str) -> Path:
+    """Find a recipe by its shipped name or by path; raises UserError naming the shipped ones."""
+    shipped = {path.stem: path for path in sorted(RECIPES.glob("*.yaml"))}
+    if recipe in shipped:
+        return shipped[recipe]
+    if Path(recipe).is_file():
+        return Path(recipe)
+    raise UserError(f"-c {recipe}: no such recipe; give a YAML file or one of: {', '.join(shipped)}")
+
+
+def load_config(recipe: str | None, overrides: Iterable[str] = ()) -> Config:
+    """Read a recipe, apply `key.path=value` overrides (values are YAML), validate.
+
+    Raises UserError, one line per fault.
+    """
+    values: dict[str, Any] = {}
+    if recipe is not None:
+        path = recipe_path(recipe)
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"-c {recipe}: cannot be read: {error}") from None
+        loaded = parse_yaml(text, f"-c {recipe}")
+        if not isinstance(loaded, dict):
+            raise UserError(f"-c {recipe}: holds {type(loaded).__name__}, not a mapping of config sections")
+        values = loaded
+    changes: dict[str, Any] = {}
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        if not equals or not key:
+            raise UserError(f"{override!r}: not an override; write key.path=value, for example pretrain.steps=500")
+        changes[key] = parse_yaml(value, override)
+    return build_config(values, changes)
+
+
+def build_config(values: Mapping[str, Any], changes: Mapping[str, Any]) -> Config:
+    """Set dotted `changes` in nested `values` and validate: the one way a Config comes to be.
+
+    Raises UserError, one line per fault.
+    """
+    tree: dict[str, Any] = yaml.safe_load(yaml.safe_dump(dict(values)))  # a deep copy of plain data
+    for dotted, value in changes.items():
+        node = tree
+        *parents, last = dotted.split(".")
+        for parent in parents:
+            if not isinstance(node.setdefault(parent, {}), dict):
+                raise UserError(f"{dotted}: {parent} is {node[parent]!r}, not a section; remove one of the two")
+            node = node[parent]
+        node[last] = value
+    if tree.get("name") is None:
+        raise UserError("name: missing; give name=NAME, the run's folder under storage (the same name resumes it)")
+    try:
+        return Config.model_validate(tree)
+    except ValidationError as error:
+        raise UserError("\n".join(_explain(fault) for fault in error.errors())) from None
+
+
+def _explain(fault: Any) -> str:
+    """One line for one pydantic fault: key, given value, what is allowed, what to do."""
+    location = [part for part in fault["loc"] if not str(part).startswith("function-")]
+    key = ".".join(str(part) for part in location)
+    given = repr(fault["input"])
+    given = given if len(given) <= 80 else given[:77] + "..."
+    if fault["type"] == "extra_forbidden":
+        owner: Any = Config
+        for part in location[:-1]:
+            owner = _section(owner, part)
+        allowed = list(owner.model_fields) if owner else []
+        close = get_close_matches(str(location[-1]), allowed, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"allowed here: {', '.join(allowed)}"
+        return f"{key}: unknown key; {hint}"
+    if fault["type"] == "value_error":
+        message = str(fault["ctx"]["error"])
+        return f"{key}: {message}" if key else message
+    if fault["type"] == "missing":
+        return f"{key}: missing; give {key}=VALUE"
+    return f"{key}={given}: {fault['msg'][0].lower()}{fault['msg'][1:]}; change it with {key}=VALUE or in the recipe"
+
+
+def _section(owner: Any, part: object) -> Any:
+    """The section class under `owner.part`, None where there is none."""
+    if owner is None or isinstance(part, int):
+        return owner
+    annotation = owner.model_fields[part].annotation if part in owner.model_fields else None
+    if part == "sources":
+        return Source
+    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None

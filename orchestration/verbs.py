@@ -1,0 +1,213 @@
+"""What each verb does: checks that need nothing, then the run's folder, Ray, the rooms, and the result in a few lines.
+
+In: a verb's parsed options. Out: its exit code. A UserError leaves no folder behind; whatever else goes wrong carries
+the path of the run's log. Rooms are imported by the verb that needs them: `show` must not wait for torch.
+"""
+
+import argparse
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from orchestration.cluster import address_of, check_workers, joined, this_machine
+from orchestration.config import SWEEP_SECTIONS, Cluster, Config, to_yaml
+from orchestration.progress import Progress, run_log
+from orchestration.recipe import load_config
+from orchestration.run import cache_of, check_identity, check_storage, folder_of, held
+
+
+def show(options: argparse.Namespace) -> int:
+    """Print the effective config."""
+    if options.recipe is None and not any(word.startswith("name=") for word in options.overrides):
+        options.overrides.append("name=my-run")
+    print(to_yaml(load_config(options.recipe, options.overrides)), end="")
+    return 0
+
+
+def pretrain(options: argparse.Namespace) -> int:
+    """Prepare rows and train; or only say what would be done."""
+    config = load_config(options.recipe, options.overrides)
+    from orchestration import trainer
+
+    run = folder_of(config)
+    trainer.check(config, run)
+    if (summary := trainer.summary_of(run)) is not None:
+        print(f"{config.name} is finished: nothing to do. Another name=NAME makes a new run.")
+        print(_outcome(summary, run))
+        return 0
+    _on_nodes(config, options.dry_run, lambda nodes: check_workers(config.scaling, nodes))
+    if options.dry_run:
+        from orchestration.plan import describe
+
+        print("\n".join(f"{name:16} {value}" for name, value in describe(config)))
+        return 0
+
+    def work(terminal: Any, progress: Progress) -> int:
+        with joined(config.cluster) as nodes:
+            check_workers(config.scaling, nodes)
+            with progress.stage("corpus") as update:
+                store = trainer.prepare_rows(config, run, update)
+            with progress.stage("pretrain") as update:
+                summary = trainer.pretrain(config, run, store, options.dump_batches, update)
+        print(_outcome(summary, run), file=terminal.out)
+        return 0
+
+    return _in_run(config, run, work)
+
+
+def _on_nodes(config: Config, dry_run: bool, check: Callable[[Any], None]) -> None:
+    """Check against the nodes there are. A cluster is joined for it only by a dry run: the real one joins anyway."""
+    if address_of(config.cluster) is None:
+        check(this_machine())
+    elif dry_run:
+        with joined(config.cluster) as nodes:
+            check(nodes)
+
+
+def _outcome(summary: dict[str, Any], run: Path) -> str:
+    """The result of a pretraining run, in three lines."""
+    held_out = "no held-out document: not evaluated"
+    if summary["eval_loss_after"] is not None:
+        held_out = (
+            f"held-out loss {summary['eval_loss_before']:.3f} -> {summary['eval_loss_after']:.3f}, "
+            f"accuracy {summary['eval_accuracy_before']:.1%} -> {summary['eval_accuracy_after']:.1%}"
+        )
+    speed = f"{summary['tokens']:,} tokens in {summary['seconds']:,.0f} s, {summary['tokens_per_second']:,.0f} tokens/s"
+    return f"{held_out}\n{speed}\nencoder {_shown(run / 'export')}   log {_shown(run / 'log')}"
+
+
+def prepare(options: argparse.Namespace) -> int:
+    """Prepare rows, without a run."""
+    config = load_config(options.recipe, options.overrides)
+    from data.prepare import prepare as prepare_rows
+    from orchestration import trainer
+
+    trainer.check(config, folder_of(config))
+    if options.dry_run:
+        print("the corpus can be read")
+        return 0
+    with run_log(cache_of(config)) as terminal:
+        with joined(config.cluster), Progress(terminal.err).stage("corpus") as update:
+            store = prepare_rows(config.corpus, config.tokenizer, config.rows, cache_of(config), update)
+        facts = store.manifest
+        skipped = ", ".join(f"{number:,} {reason}" for reason, number in facts["documents_skipped"].items() if number)
+        print(f"{facts['documents_read']:,} documents read, skipped: {skipped or 'none'}", file=terminal.out)
+        print(f"{store.train.num_rows:,} rows, {store.held_out.num_rows:,} held out", file=terminal.out)
+        print(f"rows {_shown(store.path)}", file=terminal.out)
+    return 0
+
+
+def sweep(options: argparse.Namespace) -> int:
+    """Run a sweep and print its leaderboard."""
+    config = load_config(options.recipe, options.overrides)
+    from tuning.leaderboard import verdict
+    from tuning.report import write_report
+    from tuning.space import points
+    from tuning.sweep import check
+    from tuning.sweep import sweep as run_sweep
+
+    check_storage(config)
+    run = folder_of(config, "-sweep")
+    check_identity(run, config, SWEEP_SECTIONS)
+    _on_nodes(config, options.dry_run, lambda nodes: check(config, nodes))
+    if options.dry_run:
+        counts = len(points(config)), len(config.sweep.encoders), config.sweep.seeds
+        print("{} points x {} encoders x {} seeds".format(*counts) + f" = {counts[0] * counts[1] * counts[2]} trials")
+        print(f"each asks for {config.sweep.cpus_per_trial:g} CPU, {config.sweep.gpus_per_trial:g} GPU")
+        return 0
+
+    def work(terminal: Any, progress: Progress) -> int:
+        with joined(config.cluster), progress.stage("sweep") as update:
+            entries = run_sweep(config, run, update)
+        report = write_report(run)
+        _print_leaderboard(entries, terminal.out)
+        text, beats = verdict(entries)
+        print(f"\n{text}\nmodel {_shown(run / 'best')}   report {_shown(report)}", file=terminal.out)
+        if config.sweep.must_beat_random and not beats:
+            return 1
+        print("\nnext:\n" + "\n".join(f"  {line}" for line in _next_commands(config, run)), file=terminal.out)
+        return 0
+
+    return _in_run(config, run, work)
+
+
+def _print_leaderboard(entries: list[dict[str, Any]], out: Any) -> None:
+    """The leaderboard as a table, best first."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in ("encoder", "mode", "learning rate", entries[0]["metric"], "test", "seconds", "trained"):
+        table.add_column(name, justify="left" if name in ("encoder", "mode") else "right")
+    for entry in entries:
+        score = entry["status"]
+        if entry["score_mean"] is not None:
+            spread = f" ± {entry['score_std']:.3f}" if entry["score_std"] is not None else ""
+            score = f"{entry['score_mean']:.3f}{spread}"
+        test = "" if entry["test_score"] is None else f"{entry['test_score']:.3f}"
+        table.add_row(
+            Path(entry["encoder"]).name, entry["mode"], f"{entry['learning_rate']:g}", score, test,
+            f"{entry['seconds']:.0f}", f"{entry['trained_parameters']:,}" if entry["trained_parameters"] else "",
+        )  # fmt: skip
+    Console(file=out, width=110).print(table)
+
+
+def _next_commands(config: "Config", run: Path) -> list[str]:
+    """Three commands worth trying next."""
+    cloze = "cloze" if shutil.which("cloze") else ".venv/bin/cloze"
+    return [
+        f"{cloze} predict {_shown(run / 'best')} README.md -o labels.jsonl",
+        f"{cloze} pretrain name=mine corpus.sources=[FOLDER]",
+        f"{cloze} sweep name={config.name} task.train=TRAIN.csv task.validation=DEV.csv",
+    ]
+
+
+def report(options: argparse.Namespace) -> int:
+    """Write report.html again."""
+    from tuning.report import write_report
+
+    print(_shown(write_report(Path(options.storage) / options.name)))
+    return 0
+
+
+def predict(options: argparse.Namespace) -> int:
+    """Label a file."""
+    from orchestration.predict import check
+    from orchestration.predict import predict as label
+
+    check(options.model, options.input, options.output, options.text_field)
+    with ExitStack() as stack:
+        folder = Path(tempfile.mkdtemp(prefix="cloze-predict-"))
+        terminal = stack.enter_context(_log_of(folder))
+        stack.enter_context(joined(Cluster(address=options.address)))
+        update = stack.enter_context(Progress(terminal.err).stage("predict"))
+        output = label(options.model, options.input, options.output, update, options.text_field)
+    shutil.rmtree(folder)
+    print(_shown(output))
+    return 0
+
+
+def _in_run(config: Config, run: Path, work: Callable[[Any, Progress], int]) -> int:
+    """Hold the run's folder and do the work with its log open."""
+    with held(run, config), _log_of(run) as terminal:
+        return work(terminal, Progress(terminal.err))
+
+
+@contextmanager
+def _log_of(folder: Path) -> Iterator[Any]:
+    """Send chatter to the folder's log; what goes wrong carries the log's path."""
+    with run_log(folder) as terminal:
+        try:
+            yield terminal
+        except Exception as error:
+            error.log = _shown(terminal.log)  # pyright: ignore[reportAttributeAccessIssue]
+            raise
+
+
+def _shown(path: Path) -> str:
+    """A path as the user would type it."""
+    path = Path(path).absolute()
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
