@@ -123,9 +123,9 @@ def _compute(todo: Mapping[Path, Request], num_cpus: float, num_gpus: float, pro
     settings = {"encoders": encoders, "device": "cuda" if num_gpus else "cpu"}
     # Tasks with the encoder kept per process, not actors: Ray keeps a task's process, which has imported torch and
     # transformers (6 s), for the next task, while an actor's process ends with it.
+    encode: Any = _encode_block
     dataset = dataset.map_batches(
-        _encode_block,  # pyright: ignore[reportArgumentType]
-        batch_size=None, fn_kwargs=settings, num_cpus=num_cpus, num_gpus=num_gpus
+        encode, batch_size=None, fn_kwargs=settings, num_cpus=num_cpus, num_gpus=num_gpus
     )
     total, done = sum(len(array) for array in arrays.values()), 0
     batch: Any

@@ -69,15 +69,16 @@ def run_trial(
     """Train one point with one seed; `report` is called with every epoch's record.
 
     Returns the outcome (status "done" or "nan", score and best_epoch of the best epoch by validation, epochs: the
-    records, seconds, trained_parameters, total_parameters, error) and the trained weights of that epoch by name.
+    records, seconds of training and validation, trained_parameters, total_parameters, error) and the trained weights
+    of that epoch by name.
     A frozen trial may get features in place of tokens: the encoder then is not run.
     """
-    started = time.monotonic()
     epochs: list[dict[str, Any]] = []
     best: dict[str, Tensor] = {}
     score, best_epoch, error = None, None, None
     with torch.random.fork_rng(devices=list(range(torch.cuda.device_count())) if device != "cpu" else []):
         objective = Classification(build_classifier(encoder, labels, seed), settings.mode)
+        started = time.monotonic()  # loading, and the imports of a process's first trial (6 s), are not training
         torch.manual_seed(seed)  # dropout
         engine = PlainEngine(objective, settings.weight_decay, settings.gradient_clipping, device)
         try:

@@ -12,10 +12,20 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from data.corpus import DOCSTRINGS
 from data.tasks import TaskData
+from orchestration.cluster import Node
 from orchestration.config import Config
 from tuning.features import Request, cache_features, encoder_fingerprint
-from tuning.inputs import check_resources, encode, find_encoders, load_task, random_encoder, task_fingerprint
+from tuning.inputs import (
+    check_resources,
+    encode,
+    find_encoders,
+    load_task,
+    nodes_of_ray,
+    random_encoder,
+    task_fingerprint,
+)
 from tuning.leaderboard import Entry, best_trial, make_entries, write_leaderboard
 from tuning.scores import majority_baseline
 from tuning.space import Point, points
@@ -25,6 +35,18 @@ from tuning.tuner import Inputs, run_trials
 Progress = Callable[[str, float | None], None]
 Splits = dict[str, Any]
 Key = tuple[str, int]  # (encoder, length): what decides the tokens
+
+
+def check(config: Config, nodes: Sequence[Node]) -> None:
+    """Raise UserError for whatever can be found wrong without starting anything, one line per fault.
+
+    `nodes`: what the cluster offers. The built-in task is not read: that takes a minute.
+    """
+    points(config)
+    find_encoders(config)
+    check_resources(config, nodes)
+    if config.task.train != DOCSTRINGS:
+        load_task(config, Path(config.storage) / ".cache", lambda text, fraction: None)
 
 
 def sweep(config: Config, run: Path, progress: Progress, task: TaskData | None = None) -> list[Entry]:
@@ -40,7 +62,7 @@ def sweep(config: Config, run: Path, progress: Progress, task: TaskData | None =
     run = run.resolve()
     cache = run.parent / ".cache"
     sources = {name: folder.resolve() for name, folder in find_encoders(config).items()}
-    check_resources(config, ray.nodes())
+    check_resources(config, nodes_of_ray())
     asked = {"num_cpus": config.sweep.cpus_per_trial, "num_gpus": config.sweep.gpus_per_trial}
 
     progress("reading the task", None)
@@ -55,6 +77,7 @@ def sweep(config: Config, run: Path, progress: Progress, task: TaskData | None =
     results = read_results(trials, run / "trials")
     todo = [trial for trial in trials if trial.id not in results]
     if not todo and (entries := _finished(run, trials)):
+        progress(f"finished before; {_outcome(trials, entries[0])}", 1.0)
         return entries
 
     features = _features(todo, encoders, splits, cache, asked, progress)
@@ -96,6 +119,7 @@ def sweep(config: Config, run: Path, progress: Progress, task: TaskData | None =
     write_leaderboard(entries, run)
     for weights in (run / "trials").glob("*/weights.safetensors"):
         weights.unlink()
+    progress(_outcome(trials, entries[0]), 1.0)
     return entries
 
 
@@ -172,6 +196,15 @@ def _features(
     requests = [Request(encoders[key[0]], encoder_fingerprint(encoders[key[0]]), splits[key]) for key in keys]
     folders = cache_features(requests, cache, asked["num_cpus"], asked["num_gpus"], progress)
     return {key: str(folder) if folder else None for key, folder in zip(keys, folders, strict=True)}
+
+
+def _outcome(trials: Sequence[Trial], best: Entry) -> str:
+    """The sweep in one line."""
+    test = "" if best["test_score"] is None else f", test {best['test_score']:.3f}"
+    return (
+        f"{len(trials)} trials; best: {best['encoder']} {best['mode']} {best['learning_rate']:g}, "
+        f"{best['metric']} {best['score_mean']:.3f}{test}"
+    )
 
 
 def _card(config: Config, entry: Entry) -> dict[str, Any]:
