@@ -6,6 +6,9 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -284,3 +287,39 @@ def test_weights_that_cannot_win_are_deleted_while_the_sweep_runs(tmp_path) -> N
     assert end("running", 0, 0.9) == {"low-s1", "running-s0"}
     assert end("high", 0, 0.8) == {"low-s1", "running-s0", "high-s0"}
     assert end("high", 1, 0.7) == {"running-s0", "high-s0"}
+
+
+def test_a_killed_sweep_goes_on_where_it_was(ray_4_cpus, cloze, tmp_path) -> None:
+    write_encoder(tmp_path / "runs" / "tiny" / "export")
+    task = make_task()
+    for name in ("train", "validation"):
+        part = getattr(task, name)
+        lines = [f"{text}\t{task.labels[label]}\n" for text, label in zip(part.texts, part.labels, strict=True)]
+        (tmp_path / f"{name}.tsv").write_text("text\tlabel\n" + "".join(lines))
+    command = [
+        "sweep", "name=tiny", "task.train=train.tsv", "task.validation=validation.tsv", "finetune.length=16",
+        "sweep.encoders=[pretrained]", "sweep.space={finetune.learning_rate: [0.001, 0.003], finetune.epochs: 20}",
+        "sweep.cpus_per_trial=2.5",  # one at a time on 4 CPUs
+    ]  # fmt: skip
+    run = tmp_path / "runs" / "tiny-sweep"
+    driver = subprocess.Popen(
+        [sys.executable, "-m", "orchestration", *command],
+        cwd=tmp_path, env={**os.environ, "RAY_ADDRESS": ray_4_cpus}, stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    deadline = time.monotonic() + 150
+    while len(stamps(run)) < 2 and driver.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert driver.poll() is None
+    driver.kill()
+    driver.wait()
+    time.sleep(1)  # Ray ends the trial that was running
+    before = stamps(run)
+    assert 2 <= len(before) < 4
+    done = cloze(*command, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    after = stamps(run)
+    assert len(after) == 4 and {name: after[name] for name in before} == before
+    entries = json.loads((run / "leaderboard.json").read_text())
+    assert [entry["status"] for entry in entries] == ["done", "done"] and entries[0]["test_score"] is None
+    assert (run / "best" / "model.safetensors").exists()

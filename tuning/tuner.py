@@ -117,6 +117,10 @@ def _watch(todo: Sequence[Trial], folder: Path, progress: Progress, ended: Calla
         progress(f"{done} of {len(todo)} trials; {what}{shown}", sum(shares.values()) / len(todo))
 
     class Watch(tune.Callback):
+        def __reduce__(self) -> tuple[Any, ...]:
+            # Tune pickles its callbacks beside the results, to restore a sweep; ours holds the user's terminal.
+            return tune.Callback, ()
+
         def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: dict[str, Any], **_: Any) -> None:
             ours = by_id[trial.config["trial"]]
             # 0.99: the last report comes before the end, which makes it whole.
