@@ -157,11 +157,12 @@ def _print_leaderboard(entries: list[dict[str, Any]], out: Any) -> None:
 
 def _next_commands(config: "Config", run: Path) -> list[str]:
     """Three commands worth trying next."""
+    encoder = folder_of(config) / "export"
     cloze = "cloze" if shutil.which("cloze") else ".venv/bin/cloze"
     return [
         f"{cloze} predict {_shown(run / 'best')} README.md -o labels.jsonl",
         f"{cloze} pretrain name=mine corpus.sources=[FOLDER]",
-        f"{cloze} sweep name={config.name} task.train=TRAIN.csv task.validation=DEV.csv",
+        f"{cloze} sweep name=mytask sweep.encoders=[{_shown(encoder)}] task.train=TRAIN.csv task.validation=DEV.csv",
     ]
 
 
