@@ -21,7 +21,7 @@ VERBS = {
 }
 EXAMPLES = """examples:
   cloze pretrain -c demo                                  the demo: embedded corpus, BERT-tiny
-  cloze pretrain name=law corpus.sources=[corpus/]        your own text
+  cloze pretrain name=law corpus.sources=corpus/          your own text
   cloze sweep name=law task.train=train.csv task.validation=dev.csv
   cloze predict runs/law-sweep/best letters.txt -o labels.jsonl
   cloze pretrain -c demo --dry-run                        check everything, start nothing

@@ -61,7 +61,7 @@ def joined(cluster: Cluster) -> Iterator[list[Node]]:
     context = DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
-    logging.getLogger("ray.data").setLevel(logging.WARNING)
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
     try:
         alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         yield [Node(float(r.get("CPU", 0)), float(r.get("GPU", 0))) for r in alive]

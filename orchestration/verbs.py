@@ -161,8 +161,8 @@ def _next_commands(config: "Config", run: Path) -> list[str]:
     cloze = "cloze" if shutil.which("cloze") else ".venv/bin/cloze"
     return [
         f"{cloze} predict {_shown(run / 'best')} README.md -o labels.jsonl",
-        f"{cloze} pretrain name=mine corpus.sources=[FOLDER]",
-        f"{cloze} sweep name=mytask sweep.encoders=[{_shown(encoder)}] task.train=TRAIN.csv task.validation=DEV.csv",
+        f"{cloze} pretrain name=mine corpus.sources=FOLDER",
+        f"{cloze} sweep name=mytask sweep.encoders={_shown(encoder)} task.train=TRAIN.csv task.validation=DEV.csv",
     ]
 
 

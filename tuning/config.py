@@ -5,7 +5,7 @@ In: plain mappings. Out: frozen, validated sections. Knows pydantic only, so tha
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 
 class Section(BaseModel):
@@ -60,3 +60,9 @@ class Sweep(Section):
     """GPUs that a trial asks of Ray; fractions share one."""
     must_beat_random: bool = False
     """Exit with 1 unless the best pretrained entry beats the best random one by more than both seed deviations."""
+
+    @field_validator("encoders", mode="before")
+    @classmethod
+    def _one_is_a_list(cls, value: object) -> object:
+        """Let a single encoder stand for a list of one."""
+        return (value,) if isinstance(value, str) else value
