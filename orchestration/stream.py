@@ -3,8 +3,8 @@
 In: a store of rows and the plan of a run. Out: per rank an iterator of Parts (data/batches.py), through Ray Train's
 `get_dataset_shard`. What is in a part is a pure function of the plan; this file only moves it.
 
-    range(windows) -> generate: read a window once, mask it, yield one part per rank for every SEGMENT_STEPS steps
-                   -> streaming_split: part i goes to rank i mod world size
+    windows -> generate: read a window once, mask it, yield one part per rank for every SEGMENT_STEPS steps
+            -> streaming_split: part i goes to rank i mod world size
 
 How it stays exact: a block holds one row, the encoded part, so Ray, which merges and cuts blocks by size, can do
 neither; with `preserve_order` and equal row counts the splitter deals them round-robin. Each part names its rank and
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import ray
 from ray.train import DataConfig
 
@@ -192,7 +193,9 @@ def build(plan: Plan, start: int, world_size: int, pacer: Any, stream: int) -> l
     first_window = order.window_of(start) if start < plan.steps else end_window
     windows = end_window - first_window + 1
     make: Any = generate
-    dataset = ray.data.range(windows, override_num_blocks=min(windows, 1000)).map_batches(
+    # Blocks that are there, and not ray.data.range, whose reading would ask for a whole CPU.
+    blocks = [pa.table({"id": ids}) for ids in np.array_split(np.arange(windows), min(windows, 1000))]
+    dataset = ray.data.from_arrow(blocks).map_batches(
         make,
         fn_kwargs={
             "plan": plan, "first_window": first_window, "start": start,

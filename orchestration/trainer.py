@@ -9,7 +9,8 @@ import logging
 import os
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -190,38 +191,37 @@ def summarise(config: Config, run: Path, store: Store) -> dict[str, Any]:
     }
 
 
-class _following:
+@contextmanager
+def _following(pacer: Any, config: Config, update: Update) -> Iterator[None]:
     """Show the pacer's newest record while training runs."""
+    stop = threading.Event()
+    thread = threading.Thread(target=_follow, args=(pacer, config.pretrain.steps, update, stop), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
 
-    def __init__(self, pacer: Any, config: Config, update: Update) -> None:
-        self._pacer, self._config, self._update = pacer, config, update
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._follow, daemon=True)
 
-    def __enter__(self) -> None:
-        self._thread.start()
+def _follow(pacer: Any, steps: int, update: Update, stop: threading.Event) -> None:
+    """Ask the pacer until told to stop."""
+    import ray
+    from ray.exceptions import RayError
 
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _follow(self) -> None:
-        import ray
-        from ray.exceptions import RayError
-
-        steps, text = self._config.pretrain.steps, "starting workers"
-        while not self._stop.wait(POLL_SECONDS):
-            try:
-                line: Any = ray.get(self._pacer.latest.remote(), timeout=5)
-            except RayError as error:
-                logger.warning("no word from the pacer: %s", error)
-                continue
-            if "loss" in line:
-                rate = line["tokens_per_second"]
-                text = f"step {line['step'] + 1:,}/{steps:,}  loss {line['loss']:.3f}  {rate:,.0f} tokens/s"
-            elif line:
-                text = f"step {line['step']:,}/{steps:,}  held-out loss {line['eval_loss']:.3f}"
-            self._update(text, line["step"] / steps if line else None)
+    text = "starting workers"
+    while not stop.wait(POLL_SECONDS):
+        try:
+            line: Any = ray.get(pacer.latest.remote(), timeout=5)
+        except RayError as error:
+            logger.warning("no word from the pacer: %s", error)
+            continue
+        if "loss" in line:
+            rate = line["tokens_per_second"]
+            text = f"step {line['step'] + 1:,}/{steps:,}  loss {line['loss']:.3f}  {rate:,.0f} tokens/s"
+        elif line:
+            text = f"step {line['step']:,}/{steps:,}  held-out loss {line['eval_loss']:.3f}"
+        update(text, line["step"] / steps if line else None)
 
 
 def _first_line(error: BaseException) -> str:

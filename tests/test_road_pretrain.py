@@ -21,7 +21,7 @@ SMALL = [
     "encoder.hidden_size=32", "encoder.num_attention_heads=2", "encoder.intermediate_size=64", "encoder.dropout=0.0",
     f"pretrain.steps={STEPS}", "pretrain.global_batch=7", "pretrain.micro_batch=2", "pretrain.learning_rate=5e-3",
     "pretrain.eval_every_steps=50", "checkpoints.every_steps=20", "zero.persistence_threshold=0",
-    "scaling.max_restarts=1",
+    "scaling.max_restarts=1", "scaling.cpus_per_worker=1.75",  # all that may be asked for beside Ray Data, of 4
 ]  # fmt: skip
 
 
