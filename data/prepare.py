@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from data import docstrings
 from data.census import Plan, Scan, check, decide
 from data.chunks import read_kept, scan_group, write_rows
@@ -158,12 +156,11 @@ def _run(
     name: str, groups: int, chunk_bytes: int, *stages: tuple[Callable[..., Any], float]
 ) -> Iterator[dict[str, Any]]:
     """Stream group numbers through stages on Ray Data and yield what comes out, in any order."""
-    import pyarrow as pa
     import ray
 
-    # Blocks that are there, and not ray.data.range, whose reading would ask for a whole CPU.
-    blocks = [pa.table({"id": ids}) for ids in np.array_split(np.arange(groups), min(groups, 1000))]
-    dataset = ray.data.from_arrow(blocks)
+    # from_items, because ray.data.range runs a task that asks for a whole CPU: a small cluster may have less.
+    items = [{"id": number} for number in range(groups)]
+    dataset = ray.data.from_items(items, override_num_blocks=min(groups, 1000))
     context = dataset.context
     context.enable_progress_bars = context.print_on_execution_start = False
     context.target_max_block_size = chunk_bytes // 2  # a block ends after each chunk instead of gathering thirty

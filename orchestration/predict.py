@@ -1,6 +1,6 @@
 """A classifier's folder and a file of texts -> a file of labels, one line per input line, in order.
 
-    file -> one reader on this node -> blocks of 128 KiB -> a pool of classifiers over the cluster -> JSONL
+    file -> one reader on this node -> pieces of 128 KiB -> a pool of classifiers over the cluster -> JSONL
 
 Out: {"label": ..., "score": ...}, or {"error": ...} for a line that is blank or cannot be read. Only this node reads
 model and input: the model goes through Ray's object store. What a line is stands in data/texts.py, what a classifier is
@@ -13,7 +13,6 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +21,9 @@ from data.records import Format
 from data.texts import check_input, count_lines, read_texts
 from model.classifier import Loaded, check_folder, label_texts, load_classifier
 
-# One task: about 1,000 tweets or 50 pages. Seconds of work, and enough of like length to batch with little padding.
-BLOCK_BYTES = 128 * 1024
-READ_LINES = 64  # a step of the reader, small against a block
+# One piece: about 1,000 tweets or 50 pages. Seconds of work, and enough of like length to batch with little padding.
+PIECE_BYTES = 128 * 1024
+PIECE_LINES = 2048  # of a file of blank lines
 LINES_PER_CLASSIFIER = 4096  # starting one takes 5 s, which a small file is not worth
 
 
@@ -68,7 +67,7 @@ def predict(
     part = target.with_name(target.name + ".part")
     done = errors = cut = 0
     with part.open("w", encoding="utf-8") as file:
-        for row in _labelled(loaded, partial(_blocks, source, format, text_field), num_lines):
+        for row in _labelled(loaded, partial(_pieces, source, format, text_field), num_lines):
             if row["index"] != done:
                 raise RuntimeError(f"Ray Data brought row {row['index']} where {done} was due")
             done += 1
@@ -100,17 +99,29 @@ def _check_output(source: Path, output: Path | None) -> Path:
     return target
 
 
-def _blocks(source: Path, format: Format, text_field: str) -> Iterator[Any]:
-    """The input as small Arrow tables: index, number, text, error."""
+def _pieces(source: Path, format: Format, text_field: str) -> Iterator[Any]:
+    """The input as Arrow tables of one row, a piece: lists of index, number, text and error of its lines.
+
+    One row is what Ray neither cuts nor merges, and a batch of one is what it asks for where there are GPUs.
+    """
     import pyarrow as pa
 
-    schema = pa.schema(
-        [("index", pa.int64()), ("number", pa.int64()), ("text", pa.large_string()), ("error", pa.string())]
-    )
-    lines = enumerate(read_texts(source, format, text_field))
-    while chunk := list(islice(lines, READ_LINES)):
-        columns = zip(*((index, *line) for index, line in chunk), strict=True)
-        yield pa.table([list(column) for column in columns], schema=schema)
+    types = {"index": pa.int64(), "number": pa.int64(), "text": pa.large_string(), "error": pa.string()}
+    schema = pa.schema([(name, pa.list_(type)) for name, type in types.items()])
+    piece: list[tuple[Any, ...]] = []
+    num_bytes = 0
+
+    def table() -> Any:
+        return pa.table([[list(column)] for column in zip(*piece, strict=True)], schema=schema)
+
+    for index, line in enumerate(read_texts(source, format, text_field)):
+        piece.append((index, *line))
+        num_bytes += len(piece[-1][2] or "")
+        if num_bytes >= PIECE_BYTES or len(piece) >= PIECE_LINES:
+            yield table()
+            piece, num_bytes = [], 0
+    if piece:
+        yield table()
 
 
 class Labeller:
@@ -120,36 +131,36 @@ class Labeller:
         import ray
         import torch
 
-        self._device = "cuda" if ray.get_gpu_ids() else "cpu"
+        self._device = "cuda" if ray.get_gpu_ids() and torch.cuda.is_available() else "cpu"
         if self._device == "cpu":
             torch.set_num_threads(1)  # what it asked of Ray; also, sums in another order are other last digits
         self._loaded: Loaded = ray.get(reference[0])  # pyright: ignore[reportAttributeAccessIssue]
         self._loaded.model.to(self._device)
 
-    def __call__(self, block: Any) -> Any:
-        """Add label, score and cut to a table; lines with an error keep it and get no label."""
+    def __call__(self, piece: Any) -> Any:
+        """Put label, score and cut in the place of the texts; lines with an error keep it and get no label."""
         import pyarrow as pa
 
-        texts = block.column("text").to_pylist()
+        texts = piece.column("text")[0].as_py()
         found = iter(label_texts(self._loaded, [text for text in texts if text is not None], self._device))
         answers = [(None, None, False) if text is None else tuple(next(found)) for text in texts]
-        labels, scores, cuts = (list(column) for column in zip(*answers, strict=True))
+        labels, scores, cuts = ([list(column)] for column in zip(*answers, strict=True))
         return (
-            block.drop_columns(["text"])
-            .append_column("label", pa.array(labels, pa.string()))
-            .append_column("score", pa.array(scores, pa.float64()))
-            .append_column("cut", pa.array(cuts, pa.bool_()))
+            piece.drop_columns(["text"])
+            .append_column("label", pa.array(labels, pa.list_(pa.string())))
+            .append_column("score", pa.array(scores, pa.list_(pa.float64())))
+            .append_column("cut", pa.array(cuts, pa.list_(pa.bool_())))
         )
 
 
-def _labelled(loaded: Loaded, blocks: Callable[[], Iterator[Any]], num_lines: int) -> Iterator[dict[str, Any]]:
+def _labelled(loaded: Loaded, pieces: Callable[[], Iterator[Any]], num_lines: int) -> Iterator[dict[str, Any]]:
     """Rows with their labels, in order."""
     import ray
     from ray.data import ActorPoolStrategy
     from ray.data.block import BlockMetadata
     from ray.data.datasource import Datasource, ReadTask
 
-    class Blocks(Datasource):
+    class Pieces(Datasource):
         """One task that reads the input from its beginning to its end, on the driver's node."""
 
         @property
@@ -160,19 +171,19 @@ def _labelled(loaded: Loaded, blocks: Callable[[], Iterator[Any]], num_lines: in
             return None
 
         def get_read_tasks(self, parallelism: int, *_: Any, **__: Any) -> list[ReadTask]:
-            return [ReadTask(blocks, BlockMetadata(None, None, None, None))]
+            return [ReadTask(pieces, BlockMetadata(None, None, None, None))]
 
     resources = ray.cluster_resources()
     gpus, cpus = int(resources.get("GPU", 0)), resources.get("CPU", 1.0)
     wanted = math.ceil(num_lines / LINES_PER_CLASSIFIER)
     size = max(1, min(wanted, gpus or int(cpus)))
-    with _ordered_small_blocks():
+    with _ordered_blocks():
         # The reader asks for no CPU: it waits more than it works, and the pool may have taken them all.
-        dataset = ray.data.read_datasource(Blocks(), num_cpus=0, override_num_blocks=1)
+        dataset = ray.data.read_datasource(Pieces(), num_cpus=0, override_num_blocks=1)
         dataset = dataset.map_batches(
             Labeller,
             fn_constructor_args=([ray.put(loaded)],),  # in a list, so that Ray hands on the reference
-            batch_size=None,  # a block as it was cut: what is batched together does not depend on the pool
+            batch_size=1,  # a piece as it was cut: what is batched together does not depend on the pool
             batch_format="pyarrow",
             compute=ActorPoolStrategy(min_size=1, max_size=size, initial_size=size),
             num_cpus=0 if gpus else min(1.0, cpus),
@@ -181,18 +192,19 @@ def _labelled(loaded: Loaded, blocks: Callable[[], Iterator[Any]], num_lines: in
         dataset.set_name("cloze_predict")
     batches: Any = dataset.iter_batches(batch_size=None, batch_format="pyarrow")
     for batch in batches:
-        yield from batch.to_pylist()
+        for piece in batch.to_pylist():
+            yield from (dict(zip(piece, line, strict=True)) for line in zip(*piece.values(), strict=True))
 
 
 @contextmanager
-def _ordered_small_blocks() -> Iterator[None]:
-    """Datasets made inside keep their order, stay quiet, and are cut into blocks that many classifiers can share."""
+def _ordered_blocks() -> Iterator[None]:
+    """Datasets made inside keep their order, stay quiet, and have blocks of one piece."""
     from ray.data import DataContext
 
     context = DataContext.get_current().copy()
     context.execution_options.preserve_order = True
     context.enable_progress_bars = False
     context.print_on_execution_start = False
-    context.target_max_block_size = BLOCK_BYTES
+    context.target_max_block_size = 1
     with DataContext.current(context):
         yield

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import ray
 from ray.train import DataConfig
 
@@ -193,9 +192,9 @@ def build(plan: Plan, start: int, world_size: int, pacer: Any, stream: int) -> l
     first_window = order.window_of(start) if start < plan.steps else end_window
     windows = end_window - first_window + 1
     make: Any = generate
-    # Blocks that are there, and not ray.data.range, whose reading would ask for a whole CPU.
-    blocks = [pa.table({"id": ids}) for ids in np.array_split(np.arange(windows), min(windows, 1000))]
-    dataset = ray.data.from_arrow(blocks).map_batches(
+    # from_items, because ray.data.range and from_arrow run tasks that ask for a whole CPU: workers may leave less.
+    items = [{"id": number} for number in range(windows)]
+    dataset = ray.data.from_items(items, override_num_blocks=min(windows, 1000)).map_batches(
         make,
         fn_kwargs={
             "plan": plan, "first_window": first_window, "start": start,

@@ -12,8 +12,8 @@ def grid(space: dict, **changes) -> list[dict]:
     return [point.values for point in points(config)]
 
 
-def test_the_demos_grid_is_exactly_these_four_points() -> None:
-    found = points(load_config("demo"))
+def test_the_default_grid_is_exactly_these_four_points() -> None:
+    found = points(load_config(None, ["name=x"]))
     assert [point.values for point in found] == [
         {"finetune.mode": "frozen", "finetune.learning_rate": 3e-3, "finetune.epochs": 30},
         {"finetune.mode": "frozen", "finetune.learning_rate": 1e-2, "finetune.epochs": 30},

@@ -117,15 +117,18 @@ def _compute(todo: Mapping[Path, Request], num_cpus: float, num_gpus: float, pro
             file, shape = parts[folder] / f"{name}.npy", (len(split.labels), request.width())
             arrays[k, name] = np.lib.format.open_memmap(file, mode="w+", dtype=np.float32, shape=shape)
             blocks += _blocks(k, name, split)
-    dataset = ray.data.from_arrow(blocks)
+    # One item a block, by number: Ray neither cuts nor merges it, and wants a batch size where there are GPUs.
+    references = [ray.put(block) for block in blocks]
+    items = [{"block": number} for number in range(len(blocks))]
+    dataset = ray.data.from_items(items, override_num_blocks=len(items))
     dataset.set_name("cloze_features")
     encoders = [(str(request.encoder), request.fingerprint) for request in todo.values()]
-    settings = {"encoders": encoders, "device": "cuda" if num_gpus else "cpu"}
+    settings = {"blocks": references, "encoders": encoders, "uses_gpu": num_gpus > 0}
     # Tasks with the encoder kept per process, not actors: Ray keeps a task's process, which has imported torch and
     # transformers (6 s), for the next task, while an actor's process ends with it.
     encode: Any = _encode_block
     dataset = dataset.map_batches(
-        encode, batch_size=None, fn_kwargs=settings, num_cpus=num_cpus, num_gpus=num_gpus
+        encode, batch_size=1, fn_kwargs=settings, num_cpus=num_cpus, num_gpus=num_gpus
     )
     total, done = sum(len(array) for array in arrays.values()), 0
     batch: Any
@@ -163,10 +166,14 @@ def _blocks(request: int, name: str, split: Split) -> list[Any]:
     return tables
 
 
-def _encode_block(batch: Any, encoders: list[tuple[str, str]], device: str) -> Any:
-    """One block of columns, all of one request: token ids -> features."""
+def _encode_block(batch: Any, blocks: list[Any], encoders: list[tuple[str, str]], uses_gpu: bool) -> Any:
+    """The block that the batch numbers, all of one request: token ids -> features."""
+    import ray
     import torch
 
+    block: Any = ray.get(blocks[int(batch["block"][0])])
+    batch = {name: block.column(name).to_numpy() for name in block.column_names}
+    device = "cuda" if uses_gpu and torch.cuda.is_available() else "cpu"
     ids = [np.asarray(row) for row in batch["input_ids"]]
     lengths = np.array([len(row) for row in ids])
     padded = np.zeros((len(ids), lengths.max()), np.int64)

@@ -43,10 +43,10 @@ def check(config: Config, nodes: Sequence[Node]) -> None:
     `nodes`: what the cluster offers. The built-in task is not read: that takes a minute.
     """
     points(config)
-    find_encoders(config)
     check_resources(config, nodes)
     if config.task.train != DOCSTRINGS:
         load_task(config, Path(config.storage) / ".cache", lambda text, fraction: None)
+    find_encoders(config)
 
 
 def sweep(config: Config, run: Path, progress: Progress, task: TaskData | None = None) -> list[Entry]:

@@ -105,7 +105,7 @@ def execute(
                 )
         outcome, weights = run_trial(
             Finetune(**trial.finetune), trial.folder, labels, parts["train"], parts["validation"], trial.metric,
-            trial.seed, report, "cuda" if gpus else "cpu",
+            trial.seed, report, device_of(gpus),
         )  # fmt: skip
         if weights:
             save_file(weights, str(own / "weights.safetensors"))
@@ -136,6 +136,13 @@ def prune_weights(results: Sequence[Result], wanted: Mapping[tuple[str, str], in
     for result in whole:
         if result["trial"] != keep:
             (folder / result["trial"] / "weights.safetensors").unlink(missing_ok=True)
+
+
+def device_of(gpus: float) -> str:
+    """Where a trial that was given so many GPUs computes."""
+    import torch
+
+    return "cuda" if gpus and torch.cuda.is_available() else "cpu"
 
 
 def hand_over(
@@ -169,7 +176,7 @@ def hand_over(
         trained[name].data.copy_(tensor)
     score = None
     if test is not None:
-        device = "cuda" if gpus else "cpu"
+        device = device_of(gpus)
         logits = predict_logits(objective.to(device), test, device)
         score = METRICS[trial.metric].compute(test.labels, logits.argmax(-1))
         objective.to("cpu")
