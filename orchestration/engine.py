@@ -114,13 +114,14 @@ class DeepSpeedEngine:
         self.device = torch.device(device)
         self.stage = stage
         self.gradient_clipping = gradient_clipping
+        # Stage 0 in fp32 hands back no norm and does not look for NaN: there we clip ourselves, in `step`.
+        self.plain_optimizer = stage == 0 and not bf16
         module = module.to(self.device)
         settings: dict[str, Any] = {
             "train_micro_batch_size_per_gpu": micro_batch,
             "gradient_accumulation_steps": accumulation,
             "bf16": {"enabled": bf16},
-            # Stage 0 hands back no norm and does not look for NaN: there we clip ourselves, in `step`.
-            "gradient_clipping": gradient_clipping or 0.0 if stage else 0.0,
+            "gradient_clipping": 0.0 if self.plain_optimizer else gradient_clipping or 0.0,
             "zero_optimization": {
                 "stage": stage,
                 "stage3_param_persistence_threshold": persistence_threshold,
@@ -157,7 +158,7 @@ class DeepSpeedEngine:
         """Clip, update, clear; returns the gradient's norm over all ranks before clipping."""
         for group in self.engine.optimizer.param_groups:
             group["lr"] = learning_rate
-        if self.stage == 0 and not self.engine.bfloat16_enabled():
+        if self.plain_optimizer:
             parameters = [p for p in self.module.parameters() if p.requires_grad]
             norm = float(clip(parameters, self.gradient_clipping))
             if norm != norm or norm == float("inf"):
@@ -166,7 +167,7 @@ class DeepSpeedEngine:
             self.engine.step()
             return norm
         self.engine.step()
-        return float(self.engine.get_global_grad_norm() or 0.0)
+        return float(self.engine.get_global_grad_norm())
 
     def full_state(self) -> dict[str, Tensor]:
         """Every weight and buffer, whole and on the CPU, on rank 0 (empty elsewhere). All ranks must call it."""

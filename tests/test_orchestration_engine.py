@@ -113,16 +113,22 @@ CASES = {
 }
 
 
+BF16 = [{"stage": stage, "micro_batch": 2, "accumulation": 2, "bf16": True} for stage in range(4)]
+
+
+def spawn(folder: Path, world_size: int, cases: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Train the cases in processes of their own; returns rank -> case -> what it saw."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    mp.spawn(in_rank, (world_size, port, str(folder), cases), nprocs=world_size)
+    return [torch.load(folder / f"seen-{world_size}-{r}.pt", weights_only=False) for r in range(world_size)]
+
+
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory) -> dict[int, list[list[dict[str, Any]]]]:
     """world size -> rank -> case -> what it saw."""
-    folder = tmp_path_factory.mktemp("engine")
-    for world_size, cases in CASES.items():
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        mp.spawn(in_rank, (world_size, port, str(folder), cases), nprocs=world_size)
-    return {w: [torch.load(folder / f"seen-{w}-{r}.pt", weights_only=False) for r in range(w)] for w in CASES}
+    return {w: spawn(tmp_path_factory.mktemp("engine"), w, cases) for w, cases in CASES.items()}
 
 
 @pytest.fixture(scope="module")
@@ -179,6 +185,15 @@ def test_each_stage_shards_what_it_promises(seen):
         for stage in (0, 1, 2):
             assert held[stage][rank]["parameters"] == parameters
         assert held[3][rank]["parameters"] <= parameters / 2 * padding
+
+
+def test_bf16_trains_at_every_stage_and_resumes(plain, tmp_path):
+    """Losses near those of fp32, norms reported, and a saved state that goes on exactly."""
+    for rank in spawn(tmp_path, 2, BF16):
+        for got in rank:
+            assert got["losses"] == pytest.approx(plain[0][:STEPS], abs=0.1)
+            assert got["norms"] == pytest.approx(plain[1][:STEPS], rel=0.2)
+            assert got["resumed"] == got["more"]
 
 
 def test_evaluation_weighs_targets_not_batches(seen, plain):
