@@ -75,22 +75,24 @@ def held(run: Path, config: Config) -> Iterator[Path]:
     stop = threading.Event()
     heart = threading.Thread(target=_beat, args=(lease, stop), daemon=True)
     heart.start()
+    mistaken = False
     try:
         part = run / "config.yaml.part"
         part.write_text(to_yaml(config), encoding="utf-8")
         part.replace(run / "config.yaml")
         yield run
     except UserError:
-        if fresh:
-            shutil.rmtree(run, ignore_errors=True)
-            for folder in fresh[1:]:
-                with suppress(OSError):  # not empty: something else came to lie there
-                    folder.rmdir()
+        mistaken = True
         raise
     finally:
         stop.set()
         heart.join()
         lease.unlink(missing_ok=True)
+        if mistaken and fresh:
+            shutil.rmtree(run, ignore_errors=True)
+            for folder in fresh[1:]:
+                with suppress(OSError):  # not empty: something else came to lie there
+                    folder.rmdir()
 
 
 def _take(lease: Path, run: Path) -> None:
