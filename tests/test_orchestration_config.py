@@ -73,7 +73,7 @@ def test_numbers_are_read_as_people_write_them(text, value):
 
 
 def test_precedence_is_default_recipe_override():
-    assert Config(name="x").pretrain.steps == 2000 and load_config("demo").pretrain.steps == 1600
+    assert Config(name="x").pretrain.steps == 2000 and load_config("demo").pretrain.steps == 1500
     assert load_config("pretrain_base").pretrain.steps == 100_000
     assert load_config("pretrain_base", ["pretrain.steps=5", "pretrain.steps=6"]).pretrain.steps == 6
 
