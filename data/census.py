@@ -71,8 +71,10 @@ def check(corpus: Corpus, documents: int, skipped: Counter[str], bads: Sequence[
         first = {bad.reason: bad for bad in reversed(bads)}
         told = []
         for reason, count in reasons.most_common(3):
-            example = first[reason]._replace(file=describe(first[reason].file))
-            told.append(f"{count} {reason}, first {str(example).replace(f': {reason}', '', 1)}")
+            told.append(f"{count} {reason}")
+            if reason in first:  # of very many bad records not all are described
+                example = first[reason]._replace(file=describe(first[reason].file))
+                told[-1] += f", first {str(example).replace(f': {reason}', '', 1)}"
         raise UserError(
             f"corpus.max_bad_fraction={corpus.max_bad_fraction}: {bad} of {documents + skipped.total()} records "
             f"cannot be used: {'; '.join(told)}; repair them or allow corpus.max_bad_fraction={min(1.0, share):.3g}"

@@ -4,15 +4,27 @@ In: the corpus section. Out: `SourceFile`s in a stable order, and for each its d
 comes out as a `Bad` in its place, never as an exception, and a blank text as "": the caller counts both. Knows no Ray.
 """
 
-import codecs
 import glob
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from data.config import Corpus, Source, UserError
-from data.records import COMPRESSED, MARK, SUFFIXES, Bad, Format, clean, format_of, read_lines, read_records
+from data.records import (
+    COMPRESSED,
+    MARK,
+    READ_ERRORS,
+    SUFFIXES,
+    Bad,
+    Format,
+    clean,
+    format_of,
+    is_text_encoding,
+    read_lines,
+    read_records,
+)
 
 DOCSTRINGS = "docstrings"
 
@@ -34,7 +46,8 @@ def find_files(corpus: Corpus) -> list[SourceFile]:
     """Expand sources (file, folder, glob) to files, sorted by path within a source; a file named twice counts once.
 
     In folders and globs only files of a known suffix are taken (any file if the source gives a format), none whose
-    name begins with "." or "_". Raises UserError, a line per source that is missing, matches nothing or holds no text.
+    name begins with "." or "_"; folders below whose name begins with "." are left out, and none is read twice through
+    links. Raises UserError, a line per source that is missing, cannot be looked at, matches nothing or holds no text.
     """
     files: dict[str, SourceFile] = {}
     faults: list[str] = []
@@ -59,19 +72,17 @@ def _expand(source: Source) -> Iterator[SourceFile]:
         return
     if "://" in source.path:
         raise UserError("only local and mounted paths are read; copy the files to a folder that every node sees")
-    try:
-        codecs.lookup(source.encoding)
-    except LookupError:
-        raise UserError(f"unknown encoding {source.encoding!r}; give one such as utf-8 or gb18030") from None
+    if not is_text_encoding(source.encoding):
+        raise UserError(f"encoding={source.encoding!r} is no text encoding; give one such as utf-8 or gb18030")
     path = os.path.abspath(os.path.expanduser(source.path))
     if os.path.isfile(path):
         found = [path]
         if source.format is None and format_of(path) is None:
             raise UserError("its suffix tells no format; give {path: ..., format: text} (or jsonl, csv, tsv, parquet)")
     elif os.path.isdir(path):
-        found = [os.path.join(folder, name) for folder, _, names in os.walk(path, followlinks=True) for name in names]
+        found = [os.path.join(folder, name) for folder, names in _walk(path) for name in names]
     else:
-        found = [name for name in glob.glob(path, recursive=True) if os.path.isfile(name)]
+        found = _glob(path)
         if not found:
             what = "the glob matches no file" if glob.has_magic(path) else "no such file or folder"
             raise UserError(f"{what} (looked for {path}); correct the path")
@@ -82,11 +93,52 @@ def _expand(source: Source) -> Iterator[SourceFile]:
         known = " ".join(SUFFIXES)
         raise UserError(f"no readable file there; known suffixes are {known}, also with {' '.join(COMPRESSED)}")
     for name in found:
-        status = os.stat(name)
+        try:
+            status = os.stat(name)
+        except OSError as error:
+            raise _unreadable(error, name) from None
         format = source.format or format_of(name) or "text"
         yield SourceFile(
             name, format, source.text_field, source.document, source.encoding, status.st_size, status.st_mtime_ns
         )
+
+
+def _walk(path: str) -> Iterator[tuple[str, list[str]]]:
+    """A folder and those below it, each with the names of its files. Raises UserError where one cannot be listed."""
+
+    def refuse(error: OSError) -> None:
+        raise _unreadable(error, str(error.filename)) from None
+
+    seen = {os.path.realpath(path)}
+    for folder, folders, names in os.walk(path, followlinks=True, onerror=refuse):
+        yield folder, names
+        below = sorted(name for name in folders if not name.startswith("."))
+        folders.clear()
+        for name in below:
+            real = os.path.realpath(os.path.join(folder, name))
+            if real not in seen:
+                seen.add(real)
+                folders.append(name)
+
+
+def _glob(path: str) -> list[str]:
+    """Files that a glob matches, each by its shortest way if links lead to its folder by several."""
+    head, deep, tail = f"{path}/*".partition("/**/") if path.endswith("/**") else path.partition("/**/")
+    if deep:  # not left to `glob`, which runs through links in circles
+        folders = [folder for base in filter(os.path.isdir, glob.glob(head or "/")) for folder, _ in _walk(base)]
+        matches = [name for folder in folders for name in _glob(os.path.join(glob.escape(folder), tail))]
+    else:
+        matches = [name for name in glob.glob(path) if not os.path.isdir(name)]
+    real = cache(os.path.realpath)
+    found: dict[tuple[str, str], str] = {}
+    for name in sorted(matches, key=lambda name: (name.count(os.sep), name)):
+        found.setdefault((real(os.path.dirname(name)), os.path.basename(name)), name)
+    return list(found.values())
+
+
+def _unreadable(error: OSError, name: str) -> UserError:
+    what = "is a link to nothing" if os.path.islink(name) else f"cannot be read ({error.strerror})"
+    return UserError(f"{name} {what}; repair or remove it")
 
 
 def read_documents(file: SourceFile) -> Iterator[str | Bad]:
@@ -129,7 +181,7 @@ def _read_text(file: SourceFile) -> Iterator[str | Bad]:
                 parts.append(line)
             elif parts:
                 parts.append(line)  # a blank line inside a document that is the whole file
-    except (OSError, EOFError) as error:
+    except READ_ERRORS as error:
         # What stands before the break is whole lines; the document at the break is not, and goes with it.
         yield Bad("unreadable", file.path, 0, " ".join(str(error).split())[:200])
         return

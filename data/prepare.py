@@ -19,6 +19,7 @@ from data.census import Plan, Scan, check, decide
 from data.chunks import read_kept, scan_group, write_rows
 from data.config import Corpus, Rows, Tokenizer, UserError
 from data.corpus import DOCSTRINGS, SourceFile, find_files, group_files
+from data.records import Bad
 from data.store import MANIFEST, Store, fresh_folder, open_store
 from data.tokenizer import (
     describe_tokenizer,
@@ -31,7 +32,8 @@ from data.tokenizer import (
 FORMAT = 1  # of the store; a change makes every older store a different one
 CHUNK_BYTES = 4_000_000  # of text in a shard: about 8,000 rows of 128 tokens, a second of tokenising
 COUNTED_BYTES = 100_000_000  # of text whose words train the tokenizer: more changes 8,192 pieces little
-QUARANTINED = 10_000  # records described in quarantine.jsonl
+QUARANTINE = "quarantine.jsonl"
+QUARANTINED = 10_000  # records described there
 READ_CPUS, ROWS_CPUS = 0.25, 0.5  # asked of Ray per task: unequal, so that one big file is tokenised by many tasks
 Progress = Callable[[str, float | None], None]
 
@@ -56,7 +58,9 @@ def prepare(
     cache = Path(cache).absolute()
     target = cache / fingerprint(files, corpus, tokenizer, rows, chunk_bytes)
     if (target / MANIFEST).is_file():
-        return open_store(target)
+        store = open_store(target)
+        _check_again(store, corpus)
+        return store
     import ray
 
     assert ray.is_initialized(), "the driver starts Ray before it prepares a corpus"
@@ -66,6 +70,15 @@ def prepare(
         manifest = _fill(part, groups, corpus, tokenizer, rows, chunk_bytes, progress)
         (part / MANIFEST).write_text(json.dumps(manifest, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return open_store(target)
+
+
+def _check_again(store: Store, corpus: Corpus) -> None:
+    """Check a store that an earlier, maybe more lenient run made: max_bad_fraction is no part of its fingerprint."""
+    facts = store.manifest
+    skipped = Counter({reason: n for reason, n in facts["documents_skipped"].items() if reason != "duplicate"})
+    with open(store.path / QUARANTINE, encoding="utf-8") as lines:
+        bads = [Bad(**json.loads(line)) for line in lines]
+    check(corpus, facts["documents_read"] - skipped.total(), skipped, bads, facts["files"])
 
 
 def fingerprint(
@@ -116,7 +129,7 @@ def _fill(
 
     for name in ("train", "held_out", "tokenizer"):
         (part / name).mkdir(parents=True)
-    with open(part / "quarantine.jsonl", "w", encoding="utf-8") as quarantine:
+    with open(part / QUARANTINE, "w", encoding="utf-8") as quarantine:
         for bad in bads[:QUARANTINED]:
             quarantine.write(json.dumps(bad._asdict(), ensure_ascii=False) + "\n")
     if tokenizer.path is None:

@@ -10,6 +10,8 @@ import csv
 import io
 import itertools
 import json
+import lzma
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple
@@ -26,6 +28,8 @@ MARK = "\udc80"  # stands for undecodable bytes: a lone surrogate, which no vali
 PARQUET_ROWS = 1024  # rows decoded at once: 1,000 web pages are a few MB
 SNIFFED_ROWS = 20_000  # of a TSV, to tell whether its fields are quoted
 FIELD_CHARACTERS = 64_000_000  # of one CSV field: long documents pass, an open quote does not swallow the whole file
+# What reading a file that is cut, damaged, not permitted or not in its encoding may raise, whatever compressed it.
+READ_ERRORS = (OSError, EOFError, zlib.error, lzma.LZMAError, UnicodeError)
 csv.field_size_limit(FIELD_CHARACTERS)
 codecs.register_error("mark", lambda error: (MARK, error.end))  # type: ignore[attr-defined]
 
@@ -62,7 +66,6 @@ def open_bytes(path: str) -> IO[bytes]:
     """Open a file for reading, decompressed if its first bytes say gzip, bzip2, xz or zstd. Raises OSError."""
     import bz2
     import gzip
-    import lzma
 
     import pyarrow as pa
 
@@ -84,6 +87,15 @@ def read_lines(path: str, encoding: str, newline: str | None = None) -> Iterator
     encoding = "utf-8-sig" if codecs.lookup(encoding).name == "utf-8" else encoding
     with io.TextIOWrapper(open_bytes(path), encoding=encoding, errors="mark", newline=newline) as lines:
         yield from lines
+
+
+def is_text_encoding(encoding: str) -> bool:
+    """Whether `read_lines` can read in it: Python also knows codecs of bytes (rot13) and of host names (idna)."""
+    try:
+        io.TextIOWrapper(io.BytesIO(b"a"), encoding=encoding, errors="mark").read()
+    except (LookupError, ValueError):
+        return False
+    return True
 
 
 def clean(text: str) -> bytes | None:
@@ -110,7 +122,7 @@ def read_records(
         for record in reader(path, fields, encoding, format):
             if keep_blank or not (isinstance(record, Bad) and record.reason == "blank"):
                 yield record
-    except (OSError, EOFError, pa.ArrowException, ValueError) as error:
+    except (*READ_ERRORS, csv.Error, pa.ArrowException, ValueError) as error:
         if isinstance(error, UserError):
             raise
         yield Bad("unreadable", path, 0, " ".join(str(error).split())[:200])

@@ -11,7 +11,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from data.config import UserError
-from data.records import COMPRESSED, SUFFIXES, Bad, Format, clean, format_of, open_bytes, read_lines, read_records
+from data.records import (
+    COMPRESSED,
+    READ_ERRORS,
+    SUFFIXES,
+    Bad,
+    Format,
+    clean,
+    format_of,
+    open_bytes,
+    read_lines,
+    read_records,
+)
 
 PEEKED_LINES = 100  # of a JSONL file, to tell a wrong key from a bad line
 
@@ -63,7 +74,7 @@ def read_texts(file: Path, format: Format, text_field: str) -> Iterator[Line]:
         # Only "\n" ends a line, as for `wc -l`: a lone CR inside a text does not shift the answers behind it.
         for number, text in enumerate(read_lines(str(file), "utf-8", newline="\n"), 1):
             yield _line(number, text)
-    except (OSError, EOFError) as error:
+    except READ_ERRORS as error:
         yield _error(0, f"unreadable ({error})")
 
 
@@ -91,13 +102,13 @@ def count_lines(file: Path, format: Format) -> int:
 
         try:
             return pq.read_metadata(file).num_rows
-        except pa.ArrowException:
+        except (*READ_ERRORS, pa.ArrowException):
             return 1
     lines, last = 0, b"\n"
     try:
         with open_bytes(str(file)) as opened:
             while piece := opened.read(1 << 20):
                 lines, last = lines + piece.count(b"\n"), piece[-1:]
-    except (OSError, EOFError):
+    except READ_ERRORS:
         return lines + 1  # a cut archive: what can be read, and the error line at its end
     return lines + (last != b"\n")

@@ -82,9 +82,12 @@ def train_wordpiece(words: Counter[str], tokenizer: Tokenizer) -> "tokenizers.To
     learner.train_from_iterator(_repeat(words, set(characters)), trainer)
     vocabulary = learner.get_vocab()
     if len(vocabulary) < tokenizer.vocab_size:
+        try:
+            remedy = f"give more text, or tokenizer.vocab_size={Tokenizer(vocab_size=len(vocabulary)).vocab_size}"
+        except ValueError:  # fewer than a recipe may ask for
+            remedy = "give more text"
         raise UserError(
-            f"tokenizer.vocab_size={tokenizer.vocab_size}: this corpus fills only {len(vocabulary)} tokens; "
-            f"give more text, or tokenizer.vocab_size={len(vocabulary)}"
+            f"tokenizer.vocab_size={tokenizer.vocab_size}: this corpus fills only {len(vocabulary)} tokens; {remedy}"
         )
     return _backend(dict(sorted(vocabulary.items(), key=lambda item: item[1])), tokenizer.lowercase)
 

@@ -4,6 +4,7 @@ import bz2
 import gzip
 import json
 import lzma
+import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -82,6 +83,51 @@ def test_each_faulty_source_has_its_line(tmp_path: Path):
     lines = str(error.value).splitlines()
     assert [line.split(".path")[0] for line in lines] == ["corpus.sources.0", "corpus.sources.2"]
     assert "klingon" in lines[1]
+
+
+@pytest.mark.parametrize("encoding", ["rot13", "base64", "idna", "punycode", "undefined", "", "utf\0"])
+def test_encoding_that_is_none_of_text_is_refused_by_its_key(tmp_path: Path, encoding: str):
+    (tmp_path / "a.txt").write_text("text")
+    with pytest.raises(UserError, match=r"^corpus.sources.0.path=.*a.txt: encoding=") as error:
+        read(tmp_path / "a.txt", encoding=encoding)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("pattern", ["", "*.txt"])
+def test_link_to_nothing_is_refused_by_name(tmp_path: Path, pattern: str):
+    (tmp_path / "a.txt").write_text("text")
+    (tmp_path / "gone.txt").symlink_to(tmp_path / "nowhere.txt")
+    with pytest.raises(UserError, match=r"^corpus.sources.0.path=.*gone.txt is a link to nothing; .*$"):
+        find_files(Corpus(sources=[str(tmp_path / pattern)]))  # type: ignore[arg-type]
+
+
+def test_folder_that_cannot_be_listed_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "a.txt").write_text("text")
+    (tmp_path / "shut").mkdir()
+    scan = os.scandir
+
+    def scandir(path: str):
+        if path.endswith("shut"):
+            raise PermissionError(13, "Permission denied", path)
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    with pytest.raises(UserError, match=r"^corpus.sources.0.path=.*shut cannot be read \(Permission denied\)"):
+        find_files(Corpus(sources=[str(tmp_path)]))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("pattern", ["", "**/*.txt"])
+def test_hidden_folders_are_left_out_and_links_never_read_a_folder_twice(tmp_path: Path, pattern: str):
+    for name in (".git/x.txt", "a/.venv/y.txt", "a/b/z.txt", "_c/w.txt", "v.txt"):
+        (tmp_path / "corpus" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "corpus" / name).write_text(name)
+    (tmp_path / "else").mkdir()
+    (tmp_path / "else" / "u.txt").write_text("u")
+    for link, target in (("a/loop", "corpus"), ("a/b/twice", "corpus/a"), ("linked", "else"), ("too", "else")):
+        (tmp_path / "corpus" / link).symlink_to(tmp_path / target)
+    found = find_files(Corpus(sources=[str(tmp_path / "corpus" / pattern)]))  # type: ignore[arg-type]
+    names = [str(Path(file.path).relative_to(tmp_path / "corpus")) for file in found]
+    assert names == ["_c/w.txt", "a/b/z.txt", "linked/u.txt", "v.txt"]
 
 
 TEXT = "first line\nsecond line\n\n\nnext block\n \t\nlast\n"

@@ -183,6 +183,8 @@ def test_too_many_bad_records_stop_it_naming_reasons_places_and_the_way_out(tmp_
     assert sorted((Path(bad["file"]).name, bad["line"]) for bad in quarantine) == [
         ("bad.jsonl", 2), ("bad.jsonl", 3), ("bad.jsonl", 4), ("latin.txt", 3)
     ]  # fmt: skip
+    with pytest.raises(UserError, match=r"0.01: 4 of 66 records .* 2 not_text, first .*bad.jsonl:3"):
+        run(corpus, tmp_path / "cache")  # the store that was allowed is there, and still too bad
 
 
 def test_broken_archive_is_not_one_bad_record_among_many(tmp_path: Path):

@@ -73,6 +73,11 @@ def test_corpus_that_cannot_fill_the_vocabulary_names_both_numbers_and_the_way_o
     assert len(load_tokenizer(train(tmp_path, TEXTS, Tokenizer(vocab_size=fitting)))) == fitting
 
 
+def test_corpus_for_less_than_the_smallest_vocabulary_is_told_to_give_more_text():
+    with pytest.raises(UserError, match=r"fills only 6 tokens; give more text$"):
+        train_wordpiece(count_words(["a"], True), SMALL)
+
+
 def test_five_words_make_a_tokenizer_too(tmp_path: Path):
     with pytest.raises(UserError) as error:
         train(tmp_path, ["five words are a corpus"], Tokenizer())
