@@ -55,7 +55,7 @@ def draws(seed: int, epoch: int, row_ids: np.ndarray, count: int, purpose: int) 
     counter[..., 1] = (row_ids >> 32)[:, None]
     counter[..., 2] = np.arange(blocks)
     counter[..., 3] = purpose
-    return philox(counter, (seed, epoch)).reshape(len(row_ids), -1)[:, :count]
+    return philox(counter, (seed, epoch)).reshape(len(row_ids), blocks * 4)[:, :count]
 
 
 def mask_rows(

@@ -75,17 +75,23 @@ def build_encoder(encoder: Encoder, vocab_size: int, pad_id: int, seed: int) -> 
 
 
 def check_folder(folder: str | Path) -> PretrainedConfig:
-    """The config of a Hugging Face folder. Raises ValueError where the folder is none, before any weight is read."""
+    """The config of a Hugging Face folder. Raises ValueError, before any weight is read, where the folder is none or
+    of another family.
+    """
     path = Path(folder)
     if not (path / "config.json").is_file():
         raise ValueError(f"{folder}: no Hugging Face model folder (no config.json in it)")
     if not any(path.glob("*.safetensors")):
         raise ValueError(f"{folder}: no safetensors weights in it; pickled weights are not opened")
-    return AutoConfig.from_pretrained(path, local_files_only=True)
+    config = AutoConfig.from_pretrained(path, local_files_only=True)
+    if config.model_type not in FAMILIES:
+        raise ValueError(f"{folder}: a {config.model_type} model; known families are {', '.join(FAMILIES)}")
+    return config
 
 
 def num_parameters(encoder: Encoder, vocab_size: int) -> int:
     """Parameters of the masked-LM model, counted on the meta device: no memory, no time."""
+    config = check_folder(encoder.init) if encoder.init else encoder_config(encoder, vocab_size, pad_id=0)
     with torch.device("meta"):
-        model = AutoModelForMaskedLM.from_config(encoder_config(encoder, vocab_size, pad_id=0))
+        model = AutoModelForMaskedLM.from_config(config)
     return sum(p.numel() for p in model.parameters())

@@ -28,6 +28,8 @@ def read_manifest(folder: Path) -> dict[str, Any] | str:
         return "no manifest: the save was not finished"
     except ValueError:
         return "its manifest is not readable"
+    if not isinstance(manifest, dict) or not {"step", "files", "world_size"} <= manifest.keys():
+        return "its manifest is not one of ours"
     for name, size in manifest["files"].items():
         path = folder / name
         if not path.is_file():
@@ -74,8 +76,9 @@ def save(
     if is_first_rank:
         files = {str(p.relative_to(folder)): p.stat().st_size for p in sorted(folder.rglob("*")) if p.is_file()}
         write_json(folder / MANIFEST, {"step": step, **facts, "files": files})
-        complete = [old for old in sorted((run / "checkpoints").glob("step-*")) if old <= folder]
-        for old in complete[:-keep]:
+        older = [old for old in sorted((run / "checkpoints").glob("step-*")) if old <= folder]
+        whole = [old for old in older if isinstance(read_manifest(old), dict)][-keep:]
+        for old in (old for old in older if old not in whole):
             (old / MANIFEST).unlink(missing_ok=True)  # no longer counts, whatever stops the removal half way
             shutil.rmtree(old, ignore_errors=True)
     barrier()

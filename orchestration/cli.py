@@ -7,6 +7,7 @@ second.
 
 import argparse
 import sys
+import tempfile
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +19,10 @@ VERBS = {
     "sweep": "try learning rates, frozen and full, on a task; keep the winner",
     "report": "write report.html of a run or sweep again, from its files",
     "predict": "label every line of a file with a model that a sweep kept",
+}
+RESUMES = {
+    "pretrain": "; the same command goes on from the last checkpoint",
+    "sweep": "; the same command runs the trials that are left",
 }
 EXAMPLES = """examples:
   cloze pretrain -c demo                                  the demo: embedded corpus, BERT-tiny
@@ -42,25 +47,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     verb = parser.parse_args(words[:1]).verb
     options = _parser(verb).parse_intermixed_args(words[1:])
 
-    from data.config import UserError
-    from orchestration import verbs
-
+    try:
+        from data.config import UserError
+        from orchestration import verbs
+    except KeyboardInterrupt:
+        return 130
     try:
         return getattr(verbs, verb)(options)
     except UserError as error:
         _complain(str(error))
         return 2
     except KeyboardInterrupt:
-        _complain("stopped; the same command goes on from the last checkpoint")
+        _complain("stopped" + RESUMES.get(verb, ""))
         return 130
     except BrokenPipeError:
         return 1
     except Exception as error:
-        log = getattr(error, "log", None)
-        if log is None:
-            traceback.print_exc()
-        _complain(f"{verb} failed: {error}" + (f"\nlog: {log}" if log else ""))
+        from orchestration.cause import cause_of
+
+        log = getattr(error, "log", None) or _keep_traceback()
+        _complain(f"{verb} failed: {cause_of(error)}\nlog: {log}")
         return 1
+
+
+def _keep_traceback() -> str:
+    """Write the traceback of a failure outside any run to a file of its own; returns its path."""
+    with tempfile.NamedTemporaryFile("w", prefix="cloze-", suffix=".log", delete=False, encoding="utf-8") as file:
+        traceback.print_exc(file=file)
+    return file.name
 
 
 def _complain(message: str) -> None:

@@ -6,6 +6,7 @@ or joins Ray for the command line.
 
 import logging
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -41,6 +42,20 @@ def address_of(cluster: Cluster) -> str | None:
     return cluster.address or os.environ.get("RAY_ADDRESS") or None
 
 
+def check_address(address: str | None) -> None:
+    """Refuse an address where nothing listens: Ray would try for minutes without a word. Raises UserError."""
+    if address in (None, "auto", "local"):
+        return
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"cluster.address={address}: no Ray answers there ({error}); give HOST:PORT of one that runs "
+            f"(`ray start --head` prints it), or unset RAY_ADDRESS for a private one"
+        ) from None
+
+
 @contextmanager
 def joined(cluster: Cluster) -> Iterator[list[Node]]:
     """Join the cluster (or start a private one) and yield its nodes; leave it at the end."""
@@ -50,10 +65,11 @@ def joined(cluster: Cluster) -> Iterator[list[Node]]:
     from ray.data import DataContext
 
     address = address_of(cluster)
+    check_address(address)
     private: dict[str, Any] = {} if address else {"include_dashboard": False}
     try:
         ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **private)
-    except ConnectionError as error:
+    except (ConnectionError, ValueError) as error:
         raise UserError(
             f"cluster.address={address}: no Ray answers there ({str(error).splitlines()[0]}); "
             f"start one with `ray start --head`, or unset RAY_ADDRESS for a private one"
@@ -87,10 +103,10 @@ def check_workers(scaling: Scaling, nodes: list[Node]) -> None:
             f"{wanted_gpus:g} GPUs, the cluster has {gpus:g}; give fewer workers, or scaling.gpus_per_worker=0"
         )
     if wanted_cpus + DATA_CPUS > cpus:
-        fitting = (cpus - DATA_CPUS) / scaling.workers
+        fitting = int((cpus - DATA_CPUS) / scaling.cpus_per_worker + 1e-9)
         raise UserError(
             f"{asked}: needs {wanted_cpus:g} CPUs and {DATA_CPUS:g} for Ray Data, the cluster has {cpus:g}; "
-            f"give fewer workers or scaling.cpus_per_worker<={max(int(fitting * 10) / 10, 0.1):g}"
+            f"give scaling.workers<={max(fitting, 0)} or a smaller scaling.cpus_per_worker"
         )
     places = sum(_places(scaling, node) for node in nodes)
     if places < scaling.workers:

@@ -4,6 +4,7 @@ In: plain mappings, through orchestration/recipe.py. Out: a validated Config, wh
 Nothing is changed after loading; derived numbers are computed where they are used.
 """
 
+import re
 from typing import Annotated, Any, Literal
 
 import yaml
@@ -135,11 +136,8 @@ class Config(Section):
                 f"rows.length={self.rows.length} is more than encoder.max_position_embeddings={positions}; "
                 f"give rows.length<={positions} or a longer encoder"
             )
-        if self.finetune.length > positions:
-            raise ValueError(
-                f"finetune.length={self.finetune.length} is more than encoder.max_position_embeddings={positions}; "
-                f"give finetune.length<={positions} or a longer encoder"
-            )
+        if self.name.endswith("-sweep"):
+            raise ValueError(f"name={self.name}: that is the folder of a sweep; give a name without -sweep at its end")
         if self.encoder.init is not None and self.tokenizer.path is None:
             raise ValueError(
                 f"encoder.init={self.encoder.init} brings a vocabulary; give tokenizer.path={self.encoder.init} too"
@@ -147,6 +145,11 @@ class Config(Section):
         return self
 
 
+# What is read as a number: 1e-3 too, which YAML 1.1 takes for a text.
+FLOAT = re.compile(
+    r"^[-+]?(\d[\d_]*)(\.\d*)?[eE][-+]?\d+$|^[-+]?\d[\d_]*\.\d*$|^[-+]?\.\d+$"
+    r"|^[-+]?\.(inf|Inf|INF)$|^\.(nan|NaN|NAN)$"
+)
 # Keys that may differ when a run is resumed; all others are its identity.
 FREE = (
     "storage",
@@ -192,6 +195,13 @@ def identity(config: Config, sections: tuple[str, ...]) -> dict[str, Any]:
     return {k: v for k, v in flatten(config).items() if k.split(".")[0] in sections and not is_free(k)}
 
 
+class _Dumper(yaml.SafeDumper):
+    """SafeDumper that quotes a text which FLOAT would read as a number."""
+
+
+_Dumper.add_implicit_resolver("tag:yaml.org,2002:float", FLOAT, list("-+0123456789."))
+
+
 def to_yaml(config: Config) -> str:
     """The effective config as YAML that load_config reads back to an equal Config."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    return yaml.dump(config.model_dump(mode="json"), Dumper=_Dumper, sort_keys=False, allow_unicode=True)

@@ -21,3 +21,6 @@ class WorkerGroup(TorchTrainer):
     def _create_default_callbacks(self) -> list[Any]:
         callbacks = super()._create_default_callbacks()
         return [callback for callback in callbacks if not isinstance(callback, PlacementGroupCleanerCallback)]
+
+    def _register_sigint_handler(self, controller: Any) -> None:
+        """None: Ray's ends the process with SystemExit(1). Ctrl-C stays KeyboardInterrupt; workers end with the job."""

@@ -92,6 +92,8 @@ def _check_output(source: Path, output: Path | None) -> Path:
         raise UserError(f"-o {output}: is the input itself; give another file")
     if target.is_dir():
         raise UserError(f"-o {output}: is a folder; give a file in it")
+    if target.exists() and not target.is_file():
+        raise UserError(f"-o {output}: is no regular file, and would be replaced; give another")
     if not target.parent.is_dir():
         raise UserError(f"-o {output}: {target.parent} does not exist; make it, or give a file elsewhere")
     if not os.access(target.parent, os.W_OK):

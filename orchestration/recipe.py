@@ -5,7 +5,6 @@ one line per fault: dotted key, given value, what is allowed, what to do.
 Precedence: default < recipe < `key.path=value` < sweep point, all through `build_config`.
 """
 
-import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -15,7 +14,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from data.config import Source, UserError
-from orchestration.config import Config
+from orchestration.config import FLOAT, Config
 
 RECIPES = Path(__file__).parent / "recipes"
 
@@ -32,11 +31,7 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(\d[\d_]*)(\.\d*)?[eE][-+]?\d+$|^[-+]?\d[\d_]*\.\d*$|^[-+]?\.\d+$|^[-+]?\.(inf|Inf|INF)$|^\.(nan|NaN|NAN)$"),
-    list("-+0123456789."),
-)
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", FLOAT, list("-+0123456789."))
 
 
 def parse_yaml(text: str, where: str) -> Any:
@@ -81,7 +76,7 @@ def load_config(recipe: str | None, overrides: Iterable[str] = ()) -> Config:
         key, equals, value = override.partition("=")
         if not equals or not key:
             raise UserError(f"{override!r}: not an override; write key.path=value, for example pretrain.steps=500")
-        changes[key] = parse_yaml(value, override)
+        changes[key] = value if key == "name" else parse_yaml(value, override)  # name=010 is a name, not 8
     return build_config(values, changes)
 
 
@@ -94,6 +89,9 @@ def build_config(values: Mapping[str, Any], changes: Mapping[str, Any]) -> Confi
     for dotted, value in changes.items():
         node = tree
         *parents, last = dotted.split(".")
+        if dotted.startswith("sweep.space."):  # the keys of a space are dotted themselves
+            *parents, last = "sweep", "space", dotted.removeprefix("sweep.space.")
+            tree.setdefault("sweep", {}).setdefault("space", Config.model_fields["sweep"].default.space.copy())
         for parent in parents:
             if not isinstance(node.setdefault(parent, {}), dict):
                 raise UserError(f"{dotted}: {parent} is {node[parent]!r}, not a section; remove one of the two")

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -43,8 +44,13 @@ def check_storage(config: Config) -> None:
     """Prove that runs can be written there, leaving nothing behind. Raises UserError."""
     storage = Path(config.storage).absolute()
     existing = next(path for path in (storage, *storage.parents) if path.exists())
-    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        raise UserError(f"storage={config.storage}: {existing} cannot be written; give storage=FOLDER that can")
+    try:
+        with tempfile.TemporaryFile(dir=existing):
+            pass
+    except OSError as error:
+        raise UserError(
+            f"storage={config.storage}: {existing} cannot be written ({error.strerror}); give storage=FOLDER that can"
+        ) from None
 
 
 def check_identity(run: Path, config: Config, sections: tuple[str, ...]) -> None:
@@ -52,7 +58,11 @@ def check_identity(run: Path, config: Config, sections: tuple[str, ...]) -> None
     path = run / "config.yaml"
     if not path.exists():
         return
-    old = identity(build_config(yaml.safe_load(path.read_text(encoding="utf-8")), {}), sections)
+    try:
+        old = identity(build_config(yaml.safe_load(path.read_text(encoding="utf-8")), {}), sections)
+    except (OSError, ValueError, TypeError, yaml.YAMLError) as error:
+        cause = str(error).splitlines()[0]
+        raise UserError(f"{path}: cannot be read ({cause}); restore it, or give another name=NAME") from None
     new = identity(config, sections)
     differing = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
     if differing:
@@ -69,7 +79,10 @@ def held(run: Path, config: Config) -> Iterator[Path]:
     Raises UserError while another driver holds it.
     """
     fresh = [folder for folder in (run, *run.parents) if not folder.exists()]
-    run.mkdir(parents=True, exist_ok=True)
+    try:
+        run.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{run}: cannot be made ({error.strerror}); give another name or storage") from None
     lease = run / "lease.json"
     _take(lease, run)
     stop = threading.Event()
@@ -87,7 +100,8 @@ def held(run: Path, config: Config) -> Iterator[Path]:
     finally:
         stop.set()
         heart.join()
-        lease.unlink(missing_ok=True)
+        if (_read(lease) or {}).get("pid") == os.getpid():
+            lease.unlink(missing_ok=True)
         if mistaken and fresh:
             shutil.rmtree(run, ignore_errors=True)
             for folder in fresh[1:]:
@@ -98,9 +112,10 @@ def held(run: Path, config: Config) -> Iterator[Path]:
 def _take(lease: Path, run: Path) -> None:
     """Create the lease, replacing one whose holder is gone. Raises UserError while the holder lives."""
     while True:
+        own = lease.with_name(f"lease-{os.getpid()}.json")
+        write_json(own, _holder())
         try:
-            with lease.open("x", encoding="utf-8") as file:
-                json.dump(_holder(), file)
+            os.link(own, lease)  # whole or not at all: nobody reads a lease that is being written
             return
         except FileExistsError:
             holder = _read(lease)
@@ -110,6 +125,8 @@ def _take(lease: Path, run: Path) -> None:
                     f"wait for it, stop it, or give another name=NAME"
                 ) from None
             lease.unlink(missing_ok=True)
+        finally:
+            own.unlink(missing_ok=True)
 
 
 def _holder() -> dict[str, Any]:
@@ -121,9 +138,10 @@ def _holder() -> dict[str, Any]:
 def _read(lease: Path) -> dict[str, Any] | None:
     """Who holds the lease; None where the file was cut by a kill, or is gone."""
     try:
-        return json.loads(lease.read_text(encoding="utf-8"))
+        holder = json.loads(lease.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
+    return holder if isinstance(holder, dict) and {"host", "pid", "started", "beat"} <= holder.keys() else None
 
 
 def _lives(holder: dict[str, Any]) -> bool:
@@ -131,7 +149,8 @@ def _lives(holder: dict[str, Any]) -> bool:
     if holder["host"] != socket.gethostname():
         return time.time() - holder["beat"] < STALE_SECONDS
     try:
-        return abs(psutil.Process(holder["pid"]).create_time() - holder["started"]) < 1
+        process = psutil.Process(holder["pid"])
+        return process.status() != psutil.STATUS_ZOMBIE and abs(process.create_time() - holder["started"]) < 1
     except psutil.NoSuchProcess:
         return False
 

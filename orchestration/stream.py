@@ -67,6 +67,7 @@ class Pacer:
         self._generation = 0
         self._step = 0
         self._latest: dict[str, Any] = {}
+        self._failure: str | None = None
         self._moved = asyncio.Event()
 
     async def open(self, start: int) -> int:
@@ -92,6 +93,14 @@ class Pacer:
         self._step = step
         self._latest = record
         self._moved.set()
+
+    async def fail(self, cause: str) -> None:
+        """A failure that all ranks agree on and that a restart would meet again: the group ends without one."""
+        self._failure = cause
+
+    async def failure(self) -> str | None:
+        """What `fail` was told."""
+        return self._failure
 
     async def latest(self) -> dict[str, Any]:
         """The newest record of rank 0."""

@@ -19,8 +19,10 @@ from data.corpus import find_files
 from data.prepare import prepare
 from data.store import Store
 from data.tokenizer import load_tokenizer
-from model.encoder import check_folder
+from model.config import Encoder
+from model.encoder import FAMILIES, check_folder
 from orchestration import checkpoint, metrics
+from orchestration.cause import cause_of
 from orchestration.checkpoint import write_json
 from orchestration.config import PRETRAIN_SECTIONS, Config
 from orchestration.plan import step_plan
@@ -43,7 +45,11 @@ def check(config: Config, run: Path) -> None:
             folder = check_folder(config.encoder.init)
         except ValueError as error:
             raise UserError(f"encoder.init={config.encoder.init}: {error}") from None
-        positions = getattr(folder, "max_position_embeddings", config.rows.length)
+        for field, names in FAMILIES[folder.model_type].names.items():
+            given, there = getattr(config.encoder, field), getattr(folder, names[0])
+            if given not in (Encoder.model_fields[field].default, there):
+                raise UserError(f"encoder.{field}={given}: the folder in encoder.init has {there}; leave this key out")
+        positions = folder.max_position_embeddings
         if config.rows.length > positions:
             raise UserError(f"rows.length={config.rows.length}: encoder.init reads at most {positions} tokens")
         if folder.vocab_size != vocabulary:
@@ -52,7 +58,7 @@ def check(config: Config, run: Path) -> None:
                 f"{folder.vocab_size}; give tokenizer.path={config.encoder.init}"
             )
     step, manifest, _ = checkpoint.newest(run)
-    if manifest is not None and not (run / "summary.json").exists():
+    if manifest is not None and summary_of(run) is None:
         for key, old, new in (
             ("scaling.workers", manifest["world_size"], config.scaling.workers),
             ("zero.stage", manifest["zero_stage"], config.zero.stage),
@@ -62,9 +68,11 @@ def check(config: Config, run: Path) -> None:
 
 
 def summary_of(run: Path) -> dict[str, Any] | None:
-    """summary.json of a finished run, None where it is not finished."""
-    path = run / "summary.json"
-    return _read(path) if path.exists() else None
+    """summary.json of a finished run; None where it, or the export, is not there whole: then the run goes on."""
+    try:
+        return _read(run / "summary.json") if (run / "export" / "config.json").exists() else None
+    except (OSError, ValueError):
+        return None
 
 
 def prepare_rows(config: Config, run: Path, update: Update) -> Store:
@@ -80,6 +88,7 @@ def prepare_rows(config: Config, run: Path, update: Update) -> Store:
             f"corpus.sources: run {run.name} was trained on rows {old}, the files now give {store.path.name}; "
             f"restore the files, or give another name=NAME"
         )
+    update(f"rows: {store.train.num_rows + store.held_out.num_rows:,} of {config.rows.length} tokens", 1.0)
     write_json(facts, {"store": str(store.path), **store.manifest})
     shutil.copytree(store.tokenizer_folder, run / "tokenizer", dirs_exist_ok=True)
     quarantine = store.path / "quarantine.jsonl"
@@ -152,9 +161,9 @@ def pretrain(
             trainer.fit()
         except TrainingFailedError as error:
             logger.exception("the worker group failed")
-            failures = getattr(error, "worker_failures", None)
-            cause = next(iter(failures.values())) if failures else error
-            raise RuntimeError(_first_line(cause)) from error
+            raise RuntimeError(cause_of(error)) from error
+    if failure := ray.get(pacer.failure.remote()):
+        raise RuntimeError(failure)
     summary = summarise(config, run, store)
     write_json(run / "summary.json", summary)
     return summary
@@ -222,12 +231,6 @@ def _follow(pacer: Any, steps: int, update: Update, stop: threading.Event) -> No
         elif line:
             text = f"step {line['step']:,}/{steps:,}  held-out loss {line['eval_loss']:.3f}"
         update(text, line["step"] / steps if line else None)
-
-
-def _first_line(error: BaseException) -> str:
-    """The last line of an exception that says what happened; Ray puts remote tracebacks before it."""
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
 
 
 def _read(path: Path) -> dict[str, Any]:

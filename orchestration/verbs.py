@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from orchestration.cluster import address_of, check_workers, joined, this_machine
+from orchestration.cluster import address_of, check_address, check_workers, joined, this_machine
 from orchestration.config import SWEEP_SECTIONS, Cluster, Config, to_yaml
 from orchestration.progress import Progress, run_log
 from orchestration.recipe import load_config
@@ -60,10 +60,11 @@ def pretrain(options: argparse.Namespace) -> int:
 
 def _on_nodes(config: Config, dry_run: bool, check: Callable[[Any], None]) -> None:
     """Check against the nodes there are. A cluster is joined for it only by a dry run: the real one joins anyway."""
+    check_address(address_of(config.cluster))
     if address_of(config.cluster) is None:
         check(this_machine())
     elif dry_run:
-        with joined(config.cluster) as nodes:
+        with tempfile.TemporaryDirectory() as folder, run_log(Path(folder)), joined(config.cluster) as nodes:
             check(nodes)
 
 
@@ -89,14 +90,14 @@ def prepare(options: argparse.Namespace) -> int:
     if options.dry_run:
         print("the corpus can be read")
         return 0
-    with run_log(cache_of(config)) as terminal:
+    with _log_of(cache_of(config)) as terminal:
         with joined(config.cluster), Progress(terminal.err).stage("corpus") as update:
             store = prepare_rows(config.corpus, config.tokenizer, config.rows, cache_of(config), update)
         facts = store.manifest
         skipped = ", ".join(f"{number:,} {reason}" for reason, number in facts["documents_skipped"].items() if number)
         print(f"{facts['documents_read']:,} documents read, skipped: {skipped or 'none'}", file=terminal.out)
         print(f"{store.train.num_rows:,} rows, {store.held_out.num_rows:,} held out", file=terminal.out)
-        print(f"rows {_shown(store.path)}", file=terminal.out)
+        print(f"rows {_shown(store.path)}   log {_shown(terminal.log)}", file=terminal.out)
     return 0
 
 
@@ -125,7 +126,8 @@ def sweep(options: argparse.Namespace) -> int:
         report = write_report(run)
         _print_leaderboard(entries, terminal.out)
         text, beats = verdict(entries)
-        print(f"\n{text}\nmodel {_shown(run / 'best')}   report {_shown(report)}", file=terminal.out)
+        places = f"model {_shown(run / 'best')}   report {_shown(report)}   log {_shown(terminal.log)}"
+        print(f"\n{text}\n{places}", file=terminal.out)
         if config.sweep.must_beat_random and not beats:
             return 1
         print("\nnext:\n" + "\n".join(f"  {line}" for line in _next_commands(config, run)), file=terminal.out)
@@ -138,6 +140,7 @@ def _print_leaderboard(entries: list[dict[str, Any]], out: Any) -> None:
     """The leaderboard as a table, best first."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in ("encoder", "mode", "learning rate", entries[0]["metric"], "test", "seconds", "trained"):
@@ -149,7 +152,7 @@ def _print_leaderboard(entries: list[dict[str, Any]], out: Any) -> None:
             score = f"{entry['score_mean']:.3f}{spread}"
         test = "" if entry["test_score"] is None else f"{entry['test_score']:.3f}"
         table.add_row(
-            Path(entry["encoder"]).name, entry["mode"], f"{entry['learning_rate']:g}", score, test,
+            Text(entry["encoder"]), entry["mode"], f"{entry['learning_rate']:g}", score, test,
             f"{entry['seconds']:.0f}", f"{entry['trained_parameters']:,}" if entry["trained_parameters"] else "",
         )  # fmt: skip
     Console(file=out, width=110).print(table)
@@ -157,12 +160,13 @@ def _print_leaderboard(entries: list[dict[str, Any]], out: Any) -> None:
 
 def _next_commands(config: "Config", run: Path) -> list[str]:
     """Three commands worth trying next."""
-    encoder = folder_of(config) / "export"
+    folders = [Path(name) for name in config.sweep.encoders if name not in ("pretrained", "random")]
+    encoder = _shown(folders[0] if folders else folder_of(config) / "export")
     cloze = "cloze" if shutil.which("cloze") else ".venv/bin/cloze"
     return [
-        f"{cloze} predict {_shown(run / 'best')} README.md -o labels.jsonl",
+        f"{cloze} predict {_shown(run / 'best')} FILE.txt -o labels.jsonl",
         f"{cloze} pretrain name=mine corpus.sources=FOLDER",
-        f"{cloze} sweep name=mytask sweep.encoders={_shown(encoder)} task.train=TRAIN.csv task.validation=DEV.csv",
+        f"{cloze} sweep name=mytask sweep.encoders={encoder} task.train=TRAIN.csv task.validation=DEV.csv",
     ]
 
 
@@ -170,7 +174,8 @@ def report(options: argparse.Namespace) -> int:
     """Write report.html again."""
     from tuning.report import write_report
 
-    print(_shown(write_report(Path(options.storage) / options.name)))
+    run = Path(options.name)
+    print(_shown(write_report(run if run.is_dir() else Path(options.storage) / run)))
     return 0
 
 

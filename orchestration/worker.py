@@ -103,6 +103,9 @@ def pretrain_worker(job: Job) -> None:
                 if step % config.checkpoints.every_steps == 0 or step == pretrain.steps:
                     save(engine, job, step)
                     clock.lap()
+    except FloatingPointError as error:  # on all ranks alike, and the same again after a restart
+        ray.get(job.pacer.fail.remote(f"rank {rank}, step {step}: {error}"))
+        return
     except Exception as error:
         raise RuntimeError(f"rank {rank}, step {step}: {type(error).__name__}: {error}") from error
 
@@ -197,7 +200,12 @@ class Clock:
         self._waited = 0.0
 
     def waiting(self, parts: Iterator[Part]) -> Iterator[Part]:
-        """Pass the parts on, counting the time that each one takes to come."""
+        """Pass the parts on, counting the time that each one takes to come; the first brings the clock to 0."""
+        first = next(parts, None)
+        self.lap()
+        if first is None:
+            return
+        yield first
         while True:
             begun = time.perf_counter()
             part = next(parts, None)

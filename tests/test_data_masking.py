@@ -105,6 +105,12 @@ def test_large_row_ids_and_purposes_draw_apart():
     assert len(np.unique(np.concatenate(drawn))) == 64
 
 
+def test_no_rows_are_masked_to_no_rows():
+    """A rank without a row in a step."""
+    empty = np.empty((0, 16), np.int32), np.empty(0, np.int64)
+    assert [a.shape for a in mask_rows(*empty, 0, 0, Masking(), VOCABULARY)] == [(0, 16), (0, 16)]
+
+
 def test_shares_can_be_all_mask():
     ids = rows(50, 64)
     inputs, labels = mask_rows(

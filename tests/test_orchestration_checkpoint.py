@@ -30,6 +30,7 @@ def test_the_newest_complete_one_counts(tmp_path):
         (lambda folder: (folder / "rank0.bin").unlink(), "rank0.bin is missing"),
         (lambda folder: (folder / "manifest.json").unlink(), "the save was not finished"),
         (lambda folder: (folder / "manifest.json").write_text("{"), "manifest is not readable"),
+        (lambda folder: (folder / "manifest.json").write_text("[]"), "manifest is not one of ours"),
     ],
 )
 def test_a_damaged_one_is_passed_over_and_named(tmp_path, damage, word):

@@ -45,6 +45,9 @@ def here(tmp_path, monkeypatch):
         ("pretrain name=x corpus.sources=corpus.txt scaling.workers=400", "needs 200 CPUs and 0.5 for Ray Data"),
         ("pretrain name=x corpus.sources=corpus.txt scaling.gpus_per_worker=40", "needs 80 GPUs, the cluster has"),
         ("pretrain name=x corpus.sources=corpus.txt storage=corpus.txt/runs", "storage=corpus.txt/runs: "),
+        ("pretrain name=x corpus.sources=corpus.txt storage=/proc", "storage=/proc: /proc cannot be written"),
+        ("pretrain name=x corpus.sources=corpus.txt cluster.address=127.0.0.1:1", "no Ray answers there"),
+        ("pretrain name=x corpus.sources=corpus.txt cluster.address=nonsense", "cluster.address=nonsense: no Ray"),
         ("pretrain name=x corpus.sources=corpus.txt storage=s3://b/runs", "storage=s3://b/runs: not a folder"),
         ("pretrain name=x corpus.sources=corpus.txt encoder.init=a", "encoder.init=a brings a vocabulary; give tok"),
         ("pretrain name=x corpus.sources=corpus.txt tokenizer.path=folder", "folder"),
@@ -82,7 +85,7 @@ def test_two_workers_that_leave_ray_data_no_cpu_are_refused(here, capsys):
     error = capsys.readouterr().err
     assert code == 2
     assert f"needs {cpus} CPUs and 0.5 for Ray Data, the cluster has {cpus}" in error
-    assert "scaling.cpus_per_worker<=" in error
+    assert "give scaling.workers<=1 or a smaller scaling.cpus_per_worker" in error
 
 
 def test_an_internal_error_exits_1_with_its_traceback_in_the_log(here, ray_4_cpus):

@@ -19,7 +19,7 @@ from orchestration.recipe import RECIPES, build_config, load_config, parse_yaml
         ("zero.stage=4", "zero.stage=4: input should be less than or equal to 3"),
         ("masking.mask_share=0.95", "masking: mask_share 0.95 + random_share 0.1 is more than 1; lower one of them"),
         ("rows.length=1000", "rows.length=1000 is more than encoder.max_position_embeddings=512"),
-        ("finetune.length=1000", "finetune.length=1000 is more than encoder.max_position_embeddings=512"),
+        ("name=a-sweep", "name=a-sweep: that is the folder of a sweep"),
         ("encoder.num_attention_heads=3", "encoder: hidden_size 128 is not a multiple of num_attention_heads 3"),
         ("encoder.init=somewhere", "encoder.init=somewhere brings a vocabulary; give tokenizer.path=somewhere too"),
         ("task.train=a.csv", "task: validation is missing; give task.validation=FILE"),
@@ -83,6 +83,14 @@ def test_recipes_hold_and_what_is_printed_reads_back(recipe, tmp_path):
     config = load_config(recipe)
     assert len((RECIPES / f"{recipe}.yaml").read_text().splitlines()) < 41
     path = tmp_path / "again.yaml"
+    path.write_text(to_yaml(config))
+    assert load_config(str(path)) == config
+
+
+def test_texts_that_look_like_numbers_stay_texts(tmp_path):
+    path = tmp_path / "again.yaml"
+    config = load_config(None, ["name=1e5", 'task.label="1e5"', "tokenizer.path='010'"])
+    assert (config.name, config.task.label, config.tokenizer.path) == ("1e5", "1e5", "010")
     path.write_text(to_yaml(config))
     assert load_config(str(path)) == config
 

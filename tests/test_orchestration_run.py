@@ -68,10 +68,11 @@ def test_a_holder_on_another_machine_is_judged_by_its_heartbeat(config, beat_age
             pass
 
 
-def test_a_cut_lease_holds_nothing(config):
+@pytest.mark.parametrize("text", ["{", "{}", "[]", ""])
+def test_a_cut_lease_holds_nothing(config, text):
     run = folder_of(config)
     run.mkdir(parents=True)
-    (run / "lease.json").write_text("{")
+    (run / "lease.json").write_text(text)
     with held(run, config):
         pass
 
@@ -91,6 +92,19 @@ def test_a_mistake_leaves_no_new_folder_but_an_old_one_stays(config):
     assert run.exists()
 
 
+def test_a_broken_config_and_a_run_that_is_a_file_are_mistakes(config):
+    run = folder_of(config)
+    run.parent.mkdir(parents=True)
+    run.write_text("a file")
+    with pytest.raises(UserError, match="cannot be made"), held(run, config):
+        pass
+    run.unlink()
+    run.mkdir()
+    (run / "config.yaml").write_text("name: [")
+    with pytest.raises(UserError, match="config.yaml: cannot be read"):
+        check_identity(run, config, PRETRAIN_SECTIONS)
+
+
 def test_a_changed_identity_is_refused_with_the_keys(config):
     with held(folder_of(config), config):
         pass
@@ -105,7 +119,7 @@ def test_a_changed_identity_is_refused_with_the_keys(config):
 
 def test_storage_that_cannot_be_written_is_said_before_work_starts(tmp_path):
     (tmp_path / "file").write_text("x")
-    with pytest.raises(UserError, match="cannot be written; give storage=FOLDER"):
+    with pytest.raises(UserError, match="cannot be written .*; give storage=FOLDER"):
         check_storage(load_config("demo", [f"storage={tmp_path}/file/runs"]))
     with pytest.raises(UserError, match="not a folder"):
         folder_of(load_config("demo", ["storage=s3://bucket/runs"]))

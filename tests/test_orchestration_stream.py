@@ -1,5 +1,6 @@
 """The stream: the same rows and masks in every step, for any number of ranks, any speeds, any start."""
 
+import dataclasses
 import threading
 import time
 from pathlib import Path
@@ -109,6 +110,13 @@ def test_a_finished_run_streams_only_its_last_evaluation(plan, whole):
     trained, evaluated = drain(plan, STEPS, 2)
     assert trained == {}
     assert {step: sorted(rows) for step, rows in evaluated.items()} == {STEPS: sorted(whole[1][STEPS])}
+
+
+def test_ranks_without_rows_are_served_too(plan):
+    """One row a step for two ranks: one of them has none, and still takes part in every step."""
+    lone = dataclasses.replace(plan, global_batch=1, steps=20, eval_every_steps=None)
+    one, two = drain(lone, 0, 1), drain(lone, 0, 2)
+    assert one[0] == two[0] and len(one[0]) == 20
 
 
 def test_generation_waits_for_training(ray_4_cpus):

@@ -232,3 +232,28 @@ def test_quiet(undisturbed, home, cloze_module):
     assert {line.split()[0] for line in done.stderr.splitlines()} == {"corpus", "pretrain"}
     assert len(done.stdout.splitlines()) == 3
     assert (home / "runs" / "f" / "log" / "driver.log").exists()
+
+
+def test_ctrl_c_is_130_and_the_same_command_goes_on(home, ray_4_cpus, cloze_module):
+    command = words("g", "pretrain.steps=5000")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "orchestration", *command], cwd=home, stdin=subprocess.DEVNULL, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "RAY_ADDRESS": ray_4_cpus},
+    )  # fmt: skip
+    deadline = time.monotonic() + 120
+    while not list((home / "runs" / "g").glob("checkpoints/step-*/manifest.json")):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert error.splitlines()[-1] == "cloze: stopped; the same command goes on from the last checkpoint"
+    assert not (home / "runs" / "g" / "lease.json").exists()
+
+
+def test_a_loss_that_is_no_number_ends_the_run_at_once(home, cloze_module):
+    """All ranks agree on it, and a restart would meet it again: none is tried."""
+    done = cloze_module(*words("h", "pretrain.learning_rate=1e30", "pretrain.gradient_clipping=null"))
+    assert done.returncode == 1
+    assert "rank 0, step" in done.stderr.splitlines()[-2] and "learning rate" in done.stderr.splitlines()[-2]
+    assert (home / "runs" / "h" / "log" / "driver.log").exists()

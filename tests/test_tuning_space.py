@@ -24,6 +24,13 @@ def test_the_default_grid_is_exactly_these_four_points() -> None:
     assert found[0].config.finetune.mode == "frozen" and found[3].config.finetune.learning_rate == 3e-4
 
 
+def test_a_key_that_the_space_sets_too_is_refused() -> None:
+    with pytest.raises(UserError, match="finetune.epochs=7: sweep.space sets it too; give sweep.space.finetune.ep"):
+        points(load_config(None, ["name=x", "finetune.epochs=7"]))
+    found = points(load_config(None, ["name=x", "sweep.space.finetune.epochs=7"]))
+    assert {point.values["finetune.epochs"] for point in found} == {7} and len(found) == 4
+
+
 def test_scalars_lists_and_values_per_mode() -> None:
     assert grid({}) == [{}]
     assert grid({"finetune.learning_rate": 1e-3}) == [{"finetune.learning_rate": 1e-3}]
@@ -57,7 +64,6 @@ def test_ids_are_stable_distinct_and_blind_to_how_the_space_is_written() -> None
         ({"finetune.learning_rate": ["fast"]}, ["learning_rate", "'fast'", "number"]),
         ({"finetune.learning_rate": [-1.0]}, ["learning_rate", "greater than 0"]),
         ({"finetune.epochs": [2.5]}, ["finetune.epochs", "2.5"]),
-        ({"finetune.length": [100000]}, ["finetune.length=100000", "max_position_embeddings"]),
         ({"finetune.mode": ["half"]}, ["finetune.mode", "'half'"]),
         ({"finetune.mode": {"full": ["full"]}}, ["finetune.mode", "give a list"]),
         ({"finetune.mode": ["frozen", "full"], "finetune.epochs": {"full": [3]}}, ["no values for mode frozen", "add"]),

@@ -5,6 +5,7 @@ In: a Config. Out: checked inputs, or a UserError in one line before any trial s
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ import numpy as np
 from data import tasks
 from data.config import UserError
 from data.tasks import TaskData
+from model.encoder import check_folder
 from orchestration.cluster import Node
 from orchestration.config import Config
 from tuning.finetune import Split
@@ -33,7 +35,12 @@ def find_encoders(config: Config) -> dict[str, Path]:
         if name == "random":
             continue
         folder = export if name == "pretrained" else Path(name)
-        if not (folder / "config.json").is_file():
+        if (folder / "config.json").is_file():
+            try:
+                check_folder(folder)
+            except ValueError as error:
+                raise UserError(f"sweep.encoders={name}: {error}") from None
+        else:
             own = "run cloze pretrain first"
             remedy = own if name == "pretrained" else 'give a Hugging Face folder, "pretrained" or "random"'
             raise UserError(f"sweep.encoders={name}: no encoder in {folder}; {remedy}")
@@ -84,10 +91,13 @@ def random_encoder(like: Path, seed: int, cache: Path, resources: Mapping[str, f
     shape = hashlib.sha256((like / "config.json").read_bytes() + str(seed).encode()).hexdigest()[:16]
     folder = cache / f"random-{shape}"
     if not (folder / "config.json").is_file():
-        part = folder.with_name(folder.name + ".part")
+        part = folder.with_name(f"{folder.name}.{os.getpid()}.part")
         shutil.rmtree(part, ignore_errors=True)
         ray.get(ray.remote(_write_random).options(**resources).remote(like, seed, part))
-        part.rename(folder)
+        try:
+            part.rename(folder)
+        except OSError:  # another sweep was quicker
+            shutil.rmtree(part)
     return folder
 
 

@@ -91,7 +91,11 @@ def verdict(entries: list[Entry]) -> tuple[str, bool]:
     lead = trained["score_mean"] - control["score_mean"]
     if not METRICS[trained["metric"]].higher_is_better:
         lead = -lead
-    spread = max(trained["score_std"] or 0.0, control["score_std"] or 0.0)
+    if trained["score_std"] is None or control["score_std"] is None:
+        one = f"a lead of {lead:+.3f}; with one seed its deviation is not known: give sweep.seeds=2 or more."
+        return f"{trained['encoder']} {trained['metric']} {trained['score_mean']:.3f} against random "\
+            f"{control['score_mean']:.3f}: {one}", False
+    spread = max(trained["score_std"], control["score_std"])
     paid = lead > spread
     sentence = (
         f"{trained['encoder']} {trained['metric']} {trained['score_mean']:.3f} against random "

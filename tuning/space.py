@@ -40,6 +40,12 @@ def points(config: Config) -> list[Point]:
     """
     space = config.sweep.space
     faults = [fault for key, values in space.items() if (fault := _fault(key, values))]
+    for key in [] if faults else space:
+        section, field = key.split(".", 1)
+        fields = type(getattr(config, section)).model_fields
+        given = getattr(getattr(config, section), field, None)
+        if field in fields and given != fields[field].default:  # or it would be ignored in silence
+            faults.append(f"{key}={given!r}: sweep.space sets it too; give sweep.space.{key}={given!r} instead")
     if faults:
         raise UserError("\n".join(faults))
     modes = _listed(space[MODE]) if MODE in space else [config.finetune.mode]

@@ -44,10 +44,12 @@ def read_results(trials: Sequence[Trial], folder: Path) -> dict[str, Result]:
     results: dict[str, Result] = {}
     for trial in trials:
         path = folder / trial.id / "result.json"
-        if path.is_file():
+        try:
             result = json.loads(path.read_text(encoding="utf-8"))
-            if result["inputs"] == trial.inputs:
-                results[trial.id] = result
+        except (OSError, ValueError):  # not there, or damaged: the trial runs
+            continue
+        if isinstance(result, dict) and result.get("inputs") == trial.inputs:
+            results[trial.id] = result
     return results
 
 

@@ -1,0 +1,21 @@
+"""One line for what went wrong, out of exceptions that crossed processes.
+
+In: an exception, perhaps one of Ray's that carries remote tracebacks as text. Out: the line that names the cause.
+"""
+
+import re
+
+# "ValueError: ..." at the start of a line; Ray's own wrappers say less than what they wrap.
+_NAMED = re.compile(r"^\s*(?!ray\.)[\w.]*(Error|Exception)(\([\w.]+\))?: \S")
+
+
+def cause_of(error: BaseException) -> str:
+    """The last line of the message that names an exception, else its last line, else the exception's type."""
+    failures = getattr(error, "worker_failures", None)
+    if failures:
+        error = next(iter(failures.values()))
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if len(lines) <= 1:
+        return lines[0] if lines else type(error).__name__
+    named = [line for line in lines if _NAMED.match(line)]
+    return (named or lines)[-1]

@@ -1,0 +1,30 @@
+"""The one line that names the cause, out of what Ray makes of an exception."""
+
+import pytest
+import ray
+from ray.exceptions import RayTaskError
+
+from orchestration.cause import cause_of
+
+
+@pytest.mark.parametrize(
+    "text, line",
+    [
+        ("one line", "one line"),
+        ("", "ValueError"),
+        ("Traceback:\n  File x\nKeyError: 'a'\n\nTo change retry attempts, configure ...", "KeyError: 'a'"),
+        ("ray.exceptions.RayTaskError(ValueError): x\nValueError: y\nray.train.WorkerGroupError: z", "ValueError: y"),
+    ],
+)
+def test_the_line_that_names_the_cause(text, line):
+    assert cause_of(ValueError(text)) == line
+
+
+def test_what_a_task_of_ray_raised(ray_4_cpus):
+    @ray.remote(num_cpus=0.1)
+    def broken() -> None:
+        raise ValueError("the cause")
+
+    with pytest.raises(RayTaskError) as error:
+        ray.get(broken.remote())
+    assert cause_of(error.value) == "ValueError: the cause"
