@@ -104,7 +104,7 @@ def pretrain_worker(job: Job) -> None:
                     save(engine, job, step)
                     clock.lap()
     except FloatingPointError as error:  # on all ranks alike, and the same again after a restart
-        ray.get(job.pacer.fail.remote(f"rank {rank}, step {step}: {error}"))
+        ray.get(job.pacer.fail.remote(str(error)))
         return
     except Exception as error:
         raise RuntimeError(f"rank {rank}, step {step}: {type(error).__name__}: {error}") from error
