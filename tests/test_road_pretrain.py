@@ -239,6 +239,8 @@ def test_ctrl_c_is_130_and_the_same_command_goes_on(home, ray_4_cpus, cloze_modu
     process = subprocess.Popen(
         [sys.executable, "-m", "orchestration", *command], cwd=home, stdin=subprocess.DEVNULL, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "RAY_ADDRESS": ray_4_cpus},
+        # Where the tests run in a shell's background SIGINT is ignored, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     deadline = time.monotonic() + 120
     while not list((home / "runs" / "g").glob("checkpoints/step-*/manifest.json")):
