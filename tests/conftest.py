@@ -38,7 +38,7 @@ def shared() -> Path:
     return folder
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def cloze(ray_4_cpus):
     """Run the command line in a process of its own, on the tests' Ray: cloze("pretrain", "name=x", cwd=...)."""
     import subprocess

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -70,16 +71,9 @@ def tokenizer_ids(run: Path, text: str) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def cloze_module(ray_4_cpus, home):
+def cloze_module(cloze, home):
     """The command line in the module's folder, on the tests' Ray."""
-
-    def run(*arguments: str, **environment: str):
-        return subprocess.run(
-            [sys.executable, "-m", "orchestration", *arguments], cwd=home, timeout=200, capture_output=True, text=True,
-            stdin=subprocess.DEVNULL, env={**os.environ, "RAY_ADDRESS": ray_4_cpus, **environment},
-        )  # fmt: skip
-
-    return run
+    return partial(cloze, cwd=home)
 
 
 @pytest.fixture(scope="module")

@@ -2,10 +2,8 @@
 
 import csv
 import json
-import os
 import random
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -47,14 +45,9 @@ def home(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def run_cloze(ray_4_cpus, home):
-    def run(*arguments: str, **environment: str):
-        return subprocess.run(
-            [sys.executable, "-m", "orchestration", *arguments], cwd=home, timeout=240, capture_output=True, text=True,
-            stdin=subprocess.DEVNULL, env={**os.environ, "RAY_ADDRESS": ray_4_cpus, **environment},
-        )  # fmt: skip
-
-    return run
+def run_cloze(cloze, home):
+    """The command line in the module's folder, on the tests' Ray."""
+    return partial(cloze, cwd=home)
 
 
 @pytest.fixture(scope="module")
