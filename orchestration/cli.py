@@ -1,64 +1,139 @@
 """The command line: `cloze VERB [-c RECIPE] [key.path=value ...]`.
 
 In: words. Out: an exit code: 0 done, 1 failed (cause in the run's log), 2 a mistake of the user (one line each).
-What a verb does stands in orchestration/verbs.py, imported when one is asked for: `--help` answers in a tenth of a
-second.
+What a verb does stands in orchestration/verbs.py and cluster_verbs.py, imported when one is asked for: `--help` answers
+in a tenth of a second.
 """
 
 import argparse
+import importlib
 import sys
 import tempfile
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-VERBS = {
-    "show": "print the effective config as YAML",
-    "prepare": "read the corpus, train the tokenizer, write token rows",
-    "pretrain": "train an encoder on the corpus; the same command again resumes",
-    "sweep": "try learning rates, frozen and full, on a task; keep the winner",
-    "report": "write report.html of a run or sweep again, from its files",
-    "predict": "label every line of a file with a model that a sweep kept",
-}
-RESUMES = {
-    "pretrain": "; the same command goes on from the last checkpoint",
-    "sweep": "; the same command runs the trials that are left",
-}
 EXAMPLES = """examples:
   cloze pretrain -c demo                                  the demo: embedded corpus, BERT-tiny
   cloze pretrain name=law corpus.sources=corpus/          your own text
   cloze sweep name=law task.train=train.csv task.validation=dev.csv
   cloze predict runs/law-sweep/best letters.txt -o labels.jsonl
   cloze pretrain -c demo --dry-run                        check everything, start nothing
+  cloze submit pretrain -c law.yaml storage=/nfs/runs     the same as a job of a Ray cluster
 
 `cloze VERB --help` says more; `cloze show` lists every key."""
+RESUMES = {
+    "pretrain": "; the same command goes on from the last checkpoint",
+    "sweep": "; the same command runs the trials that are left",
+}
+Parser = argparse.ArgumentParser
+
+
+def _recipe(parser: Parser) -> None:
+    parser.add_argument("-c", "--recipe", help="a shipped recipe (demo, pretrain_base) or a YAML file")
+    parser.add_argument("overrides", nargs="*", metavar="key.path=value", help="values are YAML")
+
+
+def _work(parser: Parser) -> None:
+    _recipe(parser)
+    parser.add_argument("--dry-run", action="store_true", help="check all that can be checked, print it, stop")
+
+
+def _pretrain(parser: Parser) -> None:
+    _work(parser)
+    parser.add_argument("--dump-batches", metavar="DIR", help="write what each rank trains on: DIR/rank<r>.jsonl")
+
+
+def _report(parser: Parser) -> None:
+    parser.add_argument("name", help="the run's or sweep's folder name, such as demo or demo-sweep")
+    parser.add_argument("--storage", default="runs", help="folder of all runs (default: runs)")
+
+
+def _predict(parser: Parser) -> None:
+    parser.add_argument("model", type=Path, help="folder of a classifier, such as runs/demo-sweep/best")
+    parser.add_argument("input", type=Path, help="text, JSONL, CSV, TSV or Parquet file")
+    parser.add_argument("-o", "--output", type=Path, help="JSONL to write (default: INPUT.predictions.jsonl)")
+    parser.add_argument("--text-field", default="text", help="column of the text (default: text)")
+    parser.add_argument("--address", help="address of a Ray cluster (default: RAY_ADDRESS, else a private Ray)")
+
+
+def _status(parser: Parser) -> None:
+    parser.add_argument("name", nargs="?", help="a run or sweep, such as demo or demo-sweep (default: all of them)")
+    parser.add_argument("--storage", default="runs", help="folder of all runs (default: runs)")
+    parser.add_argument("--watch", action="store_true", help="show it again and again, until Ctrl-C")
+
+
+def _jobs(parser: Parser) -> None:
+    parser.add_argument(
+        "--address", help="dashboard of the cluster, http://HOST:8265 (default: RAY_ADDRESS, else this machine's)"
+    )
+
+
+def _submit(parser: Parser) -> None:
+    _jobs(parser)
+    parser.add_argument("--detach", action="store_true", help="do not follow the log")
+    parser.add_argument("words", nargs=argparse.REMAINDER, metavar="VERB ...", help="what the job runs")
+
+
+def _job(parser: Parser) -> None:
+    _jobs(parser)
+    parser.add_argument("id", help="submission id, as `cloze submit` and `cloze jobs` print it")
+
+
+def _logs(parser: Parser) -> None:
+    _job(parser)
+    parser.add_argument("-f", "--follow", action="store_true", help="go on until the job ends")
+
+
+def _cluster(parser: Parser) -> None:
+    parser.add_argument("action", choices=("check", "aws", "local", "kuberay", "grafana"))
+    parser.add_argument("file", nargs="?", type=Path, help="check: the file of `ray up`")
+
+
+# verb -> what it does, its arguments, the module that does it
+VERBS: dict[str, tuple[str, Callable[[Parser], None], str]] = {
+    "show": ("print the effective config as YAML", _recipe, "verbs"),
+    "prepare": ("read the corpus, train the tokenizer, write token rows", _work, "verbs"),
+    "pretrain": ("train an encoder on the corpus; the same command again resumes", _pretrain, "verbs"),
+    "sweep": ("try learning rates, frozen and full, on a task; keep the winner", _work, "verbs"),
+    "report": ("write report.html of a run or sweep again, from its files", _report, "verbs"),
+    "predict": ("label every line of a file with a model that a sweep kept", _predict, "verbs"),
+    "status": ("show how far a run or sweep is", _status, "cluster_verbs"),
+    "submit": ("run a verb as a job of a Ray cluster, and follow its log", _submit, "cluster_verbs"),
+    "jobs": ("list the jobs of a cluster", _jobs, "cluster_verbs"),
+    "logs": ("print a job's log", _logs, "cluster_verbs"),
+    "stop": ("stop a job; it saves first", _job, "cluster_verbs"),
+    "doctor": ("check every node of a cluster, and say what to repair", _recipe, "cluster_verbs"),
+    "cluster": ("check a cluster.yaml, or print one for AWS, own machines or Kubernetes", _cluster, "cluster_verbs"),
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="cloze",
         description="Pretrain BERT-family encoders on your own text with Ray, then find the best way to use them.",
-        epilog="verbs:\n" + "\n".join(f"  {v:9} {text}" for v, text in VERBS.items()) + "\n\n" + EXAMPLES,
+        epilog="verbs:\n" + "\n".join(f"  {v:9} {text}" for v, (text, _, _) in VERBS.items()) + "\n\n" + EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("verb", choices=VERBS, metavar="VERB", help="one of: " + ", ".join(VERBS))
     verb = parser.parse_args(words[:1]).verb
-    options = _parser(verb).parse_intermixed_args(words[1:])
+    options = parse(verb, words[1:])
 
     try:
         from data.config import UserError
-        from orchestration import verbs
+
+        module = importlib.import_module(f"orchestration.{VERBS[verb][2]}")
     except KeyboardInterrupt:
         return 130
     try:
-        return getattr(verbs, verb)(options)
+        return getattr(module, verb)(options)
     except UserError as error:
         _complain(str(error))
         return 2
-    except KeyboardInterrupt:
-        _complain("stopped" + RESUMES.get(verb, ""))
+    except KeyboardInterrupt as stopped:
+        _complain(str(stopped) or "stopped" + RESUMES.get(verb, ""))
         return 130
     except BrokenPipeError:
         return 1
@@ -68,6 +143,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         log = getattr(error, "log", None) or _keep_traceback()
         _complain(f"{verb} failed: {cause_of(error)}\nlog: {log}")
         return 1
+
+
+def parse(verb: str, words: Sequence[str]) -> argparse.Namespace:
+    """The options of one verb; words that it does not know end the process with exit code 2."""
+    text, arguments, _ = VERBS[verb]
+    parser = Parser(prog=f"cloze {verb}", description=text)
+    arguments(parser)
+    if verb == "submit":  # what stands behind the job's verb is for the job
+        return parser.parse_args(words)
+    return parser.parse_intermixed_args(words)
 
 
 def _keep_traceback() -> str:
@@ -81,26 +166,3 @@ def _complain(message: str) -> None:
     """One `cloze: ...` line per line of the message."""
     for line in message.splitlines():
         print(f"cloze: {line}", file=sys.stderr)
-
-
-def _parser(verb: str) -> argparse.ArgumentParser:
-    """The parser of one verb."""
-    parser = argparse.ArgumentParser(prog=f"cloze {verb}", description=VERBS[verb])
-    if verb == "predict":
-        parser.add_argument("model", type=Path, help="folder of a classifier, such as runs/demo-sweep/best")
-        parser.add_argument("input", type=Path, help="text, JSONL, CSV, TSV or Parquet file")
-        parser.add_argument("-o", "--output", type=Path, help="JSONL to write (default: INPUT.predictions.jsonl)")
-        parser.add_argument("--text-field", default="text", help="column of the text (default: text)")
-        parser.add_argument("--address", help="address of a Ray cluster (default: RAY_ADDRESS, else a private Ray)")
-        return parser
-    if verb == "report":
-        parser.add_argument("name", help="the run's or sweep's folder name, such as demo or demo-sweep")
-        parser.add_argument("--storage", default="runs", help="folder of all runs (default: runs)")
-        return parser
-    parser.add_argument("-c", "--recipe", help="a shipped recipe (demo, pretrain_base) or a YAML file")
-    parser.add_argument("overrides", nargs="*", metavar="key.path=value", help="values are YAML")
-    if verb != "show":
-        parser.add_argument("--dry-run", action="store_true", help="check all that can be checked, print it, stop")
-    if verb == "pretrain":
-        parser.add_argument("--dump-batches", metavar="DIR", help="write what each rank trains on: DIR/rank<r>.jsonl")
-    return parser
