@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import shutil
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from typing import Any
 from data.config import UserError
 from data.corpus import find_files
 from data.prepare import prepare
+from data.storage import fetch, fetch_once, publish, shown
 from data.store import Store
 from data.tokenizer import load_tokenizer
 from model.config import Encoder
@@ -70,6 +72,8 @@ def check(config: Config, run: Path) -> None:
 def summary_of(run: Path) -> dict[str, Any] | None:
     """summary.json of a finished run; None where it, or the export, is not there whole: then the run goes on."""
     try:
+        for path in (run / "summary.json", run / "export" / "config.json"):
+            fetch(path)
         return _read(run / "summary.json") if (run / "export" / "config.json").exists() else None
     except (OSError, ValueError):
         return None
@@ -82,6 +86,7 @@ def prepare_rows(config: Config, run: Path, update: Update) -> Store:
     """
     store = prepare(config.corpus, config.tokenizer, config.rows, cache_of(config), update)
     facts = run / "corpus.json"
+    fetch(facts)
     old = Path(_read(facts)["store"]).name if facts.exists() else store.path.name
     if old != store.path.name and checkpoint.newest(run)[1] is not None:
         raise UserError(
@@ -91,9 +96,12 @@ def prepare_rows(config: Config, run: Path, update: Update) -> Store:
     update(f"rows: {store.train.num_rows + store.held_out.num_rows:,} of {config.rows.length} tokens", 1.0)
     write_json(facts, {"store": str(store.path), **store.manifest})
     shutil.copytree(store.tokenizer_folder, run / "tokenizer", dirs_exist_ok=True)
-    quarantine = store.path / "quarantine.jsonl"
+    quarantine = fetch_once(store.path / "quarantine.jsonl")
     if quarantine.exists():
         shutil.copyfile(quarantine, run / "quarantine.jsonl")
+        publish(run / "quarantine.jsonl")
+    publish(facts)
+    publish(run / "tokenizer")
     return store
 
 
@@ -150,7 +158,7 @@ def pretrain(
         run_config=RunConfig(
             # Ray's own record of a start, of no use to the next one: our checkpoints are the truth.
             name=f"start-{os.getpid()}-{os.urandom(3).hex()}",
-            storage_path=str(run / "log" / "train"),
+            storage_path=shown(run / "log" / "train"),
             failure_config=FailureConfig(max_failures=config.scaling.max_restarts),
         ),
         datasets={"rows": ray.data.range(1)},  # a placeholder: Stream builds the dataset at the cursor
@@ -162,10 +170,14 @@ def pretrain(
         except TrainingFailedError as error:
             logger.exception("the worker group failed")
             raise RuntimeError(cause_of(error)) from error
+    if (step := ray.get(pacer.stopped_at.remote())) is not None:
+        raise KeyboardInterrupt(f"stopped and saved at step {step:,}; the same command goes on from there")
     if failure := ray.get(pacer.failure.remote()):
         raise RuntimeError(failure)
+    metrics.bring(run / "metrics.jsonl")
     summary = summarise(config, run, store)
     write_json(run / "summary.json", summary)
+    publish(run / "summary.json")
     return summary
 
 
@@ -196,40 +208,60 @@ def summarise(config: Config, run: Path, store: Store) -> dict[str, Any]:
         "held_out_rows": store.held_out.num_rows,
         "documents_read": store.manifest["documents_read"],
         "documents_skipped": store.manifest["documents_skipped"],
-        "export": str(run / "export"),
+        "export": shown(run / "export"),
     }
 
 
 @contextmanager
 def _following(pacer: Any, config: Config, update: Update) -> Iterator[None]:
-    """Show the pacer's newest record while training runs."""
-    stop = threading.Event()
-    thread = threading.Thread(target=_follow, args=(pacer, config.pretrain.steps, update, stop), daemon=True)
+    """Show the pacer's newest record while training runs; the first Ctrl-C or SIGTERM asks the workers to save and end.
+
+    A second one, or one while nothing is trained yet, ends the driver at once.
+    """
+    ended, trains, asked = threading.Event(), threading.Event(), threading.Event()
+
+    def ask(number: int, frame: Any) -> None:
+        if asked.is_set() or not trains.is_set():
+            raise KeyboardInterrupt
+        asked.set()
+
+    arguments = (pacer, config.pretrain.steps, update, ended, trains, asked)
+    thread = threading.Thread(target=_follow, args=arguments, daemon=True)
     thread.start()
+    handlers = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        stop.set()
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        ended.set()
         thread.join()
 
 
-def _follow(pacer: Any, steps: int, update: Update, stop: threading.Event) -> None:
-    """Ask the pacer until told to stop."""
+def _follow(
+    pacer: Any, steps: int, update: Update, ended: threading.Event, trains: threading.Event, asked: threading.Event
+) -> None:
+    """Ask the pacer until training has ended; tell it when the user wants to stop."""
     import ray
     from ray.exceptions import RayError
 
     text = "starting workers"
-    while not stop.wait(POLL_SECONDS):
+    while not ended.wait(POLL_SECONDS):
+        if asked.is_set():
+            pacer.stop.remote()
         try:
             line: Any = ray.get(pacer.latest.remote(), timeout=5)
         except RayError as error:
             logger.warning("no word from the pacer: %s", error)
             continue
         if "loss" in line:
+            trains.set()
             rate = line["tokens_per_second"]
             text = f"step {line['step'] + 1:,}/{steps:,}  loss {line['loss']:.3f}  {rate:,.0f} tokens/s"
         elif line:
             text = f"step {line['step']:,}/{steps:,}  held-out loss {line['eval_loss']:.3f}"
+        if asked.is_set():
+            text = f"stopping: the workers save (once more Ctrl-C: at once)  step {line['step']:,}/{steps:,}"
         update(text, line["step"] / steps if line else None)
 
 
