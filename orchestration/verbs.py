@@ -15,6 +15,7 @@ from typing import Any
 from data.storage import fetch, place, publish, shown
 from orchestration.cluster import address_of, check_address, check_workers, joined, this_machine
 from orchestration.config import SWEEP_SECTIONS, Cluster, Config, to_yaml
+from orchestration.doctor import check_nodes
 from orchestration.progress import Progress, log_path, run_log
 from orchestration.recipe import load_config
 from orchestration.run import cache_of, check_identity, check_storage, fetch_run, folder_of, held
@@ -48,6 +49,7 @@ def pretrain(options: argparse.Namespace) -> int:
 
     def work(terminal: Any, progress: Progress) -> int:
         with joined(config.cluster) as nodes:
+            check_nodes(config)
             check_workers(config.scaling, nodes)
             with progress.stage("corpus") as update:
                 store = trainer.prepare_rows(config, run, update)
@@ -122,8 +124,10 @@ def sweep(options: argparse.Namespace) -> int:
         return 0
 
     def work(terminal: Any, progress: Progress) -> int:
-        with joined(config.cluster), progress.stage("sweep") as update:
-            entries = run_sweep(config, run, update)
+        with joined(config.cluster):
+            check_nodes(config)
+            with progress.stage("sweep") as update:
+                entries = run_sweep(config, run, update)
         report = write_report(run)
         _print_leaderboard(entries, terminal.out)
         text, beats = verdict(entries)
