@@ -172,12 +172,10 @@ def test_storage_that_a_node_lacks_is_found_and_pretrain_refuses_it_before_it_st
         assert code == 1 and text.count("FAULT storage") == 2, text
         assert f"{runs}: not the driver's: what the driver wrote is not there -> give storage=FOLDER" in text
         assert f"{runs}: not the driver's: no such folder -> give storage=FOLDER" in text
-        begun = time.monotonic()
         for verb in ("pretrain", "sweep"):
             words = ("sweep.encoders=[random]",) if verb == "sweep" else ()
             code, text = cluster.cloze(verb, "-c", "demo", "name=law", "scaling.workers=1", *words)
             assert code == 2 and text.count("cloze: storage on ") == 2, text
-        assert time.monotonic() - begun < 60
         assert cluster.left() == []
 
 
@@ -201,22 +199,24 @@ def test_other_packages_no_gpus_for_torch_and_a_storage_that_cannot_be_written(c
 
 def test_a_node_that_hangs_is_a_finding_and_no_hang(cluster):
     source = f"""
+import time
 from orchestration import doctor
 from orchestration.cluster import joined
 from orchestration.recipe import load_config
 config = load_config(None, ["name=x", "storage={cluster.storage}", "scaling.workers=1"])
 with joined(config.cluster):
+    begun = time.monotonic()
     for finding in doctor.examine(config, patience=8):
         print(finding.state, finding.check, finding.where, finding.found)
+    print("seconds", time.monotonic() - begun)
 """
     with cluster.node() as root:
         raylet = next(child for child in root.children(recursive=True) if child.name() == "raylet")
         raylet.suspend()
-        begun = time.monotonic()
         done = cluster.run("-c", source)
         assert re.search(r"fault answer \S+ no answer within 8 s", done.stdout), done
         assert "good storage" in done.stdout, "the others are examined all the same"
-        assert time.monotonic() - begun < 60
+        assert 8 < float(done.stdout.split("seconds")[1]) < 40
         assert cluster.left() == []
 
 
