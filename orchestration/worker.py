@@ -158,15 +158,22 @@ def tensors(batches: list[dict[str, Any]]) -> list[Batch]:
     return [{key: torch.from_numpy(array) for key, array in batch.items()} for batch in batches]
 
 
+def is_first_of_node() -> bool:
+    """Whether no lower rank is on this node. By Ray's node: its local ranks are by IP address, which nodes may share."""
+    nodes: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(nodes, ray.get_runtime_context().get_node_id())
+    return nodes.index(nodes[dist.get_rank()]) == dist.get_rank()
+
+
 def load(engine: DeepSpeedEngine, folder: Path) -> None:
     """Load a checkpoint, all ranks together; out of a bucket the first rank of each node brings it."""
-    is_first_of_node = ray.train.get_context().get_local_rank() == 0
-    if is_first_of_node:
+    is_first = is_first_of_node()
+    if is_first:
         fetch(folder)
     dist.barrier()
     engine.load(folder)
     dist.barrier()
-    if is_first_of_node:
+    if is_first:
         forget(folder)
 
 
@@ -178,7 +185,7 @@ def save(engine: DeepSpeedEngine, job: Job, step: int) -> None:
         write_state=engine.save,
         barrier=dist.barrier,
         is_first_rank=dist.get_rank() == 0,
-        is_first_of_node=ray.train.get_context().get_local_rank() == 0,
+        is_first_of_node=is_first_of_node(),
         facts={"world_size": dist.get_world_size(), "zero_stage": job.config.zero.stage},
         keep=job.config.checkpoints.keep,
     )
