@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import ray
 import ray.train
-import ray.train.torch
 import torch
 import torch.distributed as dist
 
@@ -31,6 +30,7 @@ from model.objectives import build_objective
 from orchestration import checkpoint, metrics
 from orchestration.config import Config
 from orchestration.engine import DeepSpeedEngine
+from orchestration.group import worker_device
 from orchestration.journal import Journal
 from orchestration.schedule import learning_rate
 from orchestration.steps import Batch, evaluate, train_steps
@@ -58,7 +58,7 @@ def pretrain_worker(job: Job) -> None:
     """Train from the stream's cursor to the last step, then export. An error names the rank and the step."""
     config, run = job.config, Path(job.run)
     pretrain, rank = config.pretrain, dist.get_rank()
-    device = ray.train.torch.get_device()
+    device = worker_device()
     share_cores(ray.train.get_context().get_local_world_size(), device)
 
     model = build_encoder(config.encoder, job.vocab_size, job.pad_id, config.seed)
@@ -159,7 +159,7 @@ def tensors(batches: list[dict[str, Any]]) -> list[Batch]:
 
 
 def is_first_of_node() -> bool:
-    """Whether no lower rank is on this node. By Ray's node: its local ranks are by IP address, which nodes may share."""
+    """Whether no lower rank is on this node. Local ranks of Ray Train are by IP address, which two nodes may share."""
     nodes: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(nodes, ray.get_runtime_context().get_node_id())
     return nodes.index(nodes[dist.get_rank()]) == dist.get_rank()
