@@ -8,7 +8,7 @@ come through `get_dataset_shard` and nowhere else. Nothing that is called below 
 
 import json
 import os
-import time
+import socket
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 
 from data.batches import Part, micro_batches, steps_of
-from data.storage import fetch, forget, publish
+from data.storage import fetch, forget, is_remote, publish
 from model.encoder import build_encoder
 from model.export import export_folder
 from model.objectives import build_objective
@@ -58,6 +58,11 @@ def pretrain_worker(job: Job) -> None:
     """Train from the stream's cursor to the last step, then export. An error names the rank and the step."""
     config, run = job.config, Path(job.run)
     pretrain, rank = config.pretrain, dist.get_rank()
+    if not is_remote(run) and not (run / "config.yaml").exists():
+        raise RuntimeError(
+            f"rank {rank} on {socket.gethostname()}: {run} is not there; storage must be a folder that every node "
+            f"mounts, or a bucket (storage=s3://BUCKET/FOLDER)"
+        )
     device = worker_device()
     share_cores(ray.train.get_context().get_local_world_size(), device)
 
