@@ -9,6 +9,7 @@ come through `get_dataset_shard` and nowhere else. Nothing that is called below 
 import json
 import os
 import socket
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
