@@ -80,7 +80,7 @@ def prepare_rows(config: Config, run: Path, update: Update) -> Store:
 
     Raises UserError where a run that has begun would go on with other rows.
     """
-    store = prepare(config.corpus, config.tokenizer, config.rows, cache_of(config), update)
+    store = prepare(config.corpus, config.tokenizer, config.rows, cache_of(config), update, run=config.name)
     facts = run / "corpus.json"
     old = Path(_read(facts)["store"]).name if facts.exists() else store.path.name
     if old != store.path.name and checkpoint.newest(run)[1] is not None:
@@ -125,7 +125,8 @@ def pretrain(
         eval_every_steps=config.pretrain.eval_every_steps,
         masking=config.masking,
     )
-    pacer = Pacer.remote()
+    start = f"{config.name}-{os.getpid()}-{os.urandom(3).hex()}"
+    pacer = Pacer.options(name=f"{start}-pacer").remote()  # two runs may share a namespace
     job = Job(
         config=config,
         run=str(run),
@@ -148,9 +149,10 @@ def pretrain(
             resources_per_worker={"CPU": config.scaling.cpus_per_worker, **({"GPU": gpus} if gpus else {})},
         ),
         run_config=RunConfig(
-            # Ray's own record of a start, of no use to the next one: our checkpoints are the truth.
-            name=f"start-{os.getpid()}-{os.urandom(3).hex()}",
-            storage_path=str(run / "log" / "train"),
+            # The dashboard lists the run by its name. Ray's own record of a start is of no use to the next one (our
+            # checkpoints are the truth), and under the same path it would be taken up again.
+            name=config.name,
+            storage_path=str(run / "log" / "train" / start),
             failure_config=FailureConfig(max_failures=config.scaling.max_restarts),
         ),
         datasets={"rows": ray.data.range(1)},  # a placeholder: Stream builds the dataset at the cursor

@@ -80,7 +80,7 @@ def sweep(config: Config, run: Path, progress: Progress, task: TaskData | None =
         progress(f"finished before; {_outcome(trials, entries[0])}", 1.0)
         return entries
 
-    features = _features(todo, encoders, splits, cache, asked, progress)
+    features = _features(todo, encoders, splits, run, asked, progress)
     inputs = Inputs(task.labels, splits, features, run / "trials", **asked)
     wanted = {(trial.encoder, trial.point): config.sweep.seeds for trial in trials}
 
@@ -103,7 +103,7 @@ def sweep(config: Config, run: Path, progress: Progress, task: TaskData | None =
     winner = next(trial for trial in trials if trial.id == best_trial(entries[0]))
     if not (run / "trials" / winner.id / "weights.safetensors").is_file():
         # Pruned when another point led; with more seeds this one does. The same trial again gives the same weights.
-        features = _features([winner], encoders, splits, cache, asked, progress)
+        features = _features([winner], encoders, splits, run, asked, progress)
         again = Inputs(task.labels, splits, features, run / "trials", **asked)
         run_trials([winner], again, run, progress, lambda _: None)
     progress("exporting the winner", None)
@@ -186,7 +186,7 @@ def _features(
     todo: Sequence[Trial],
     encoders: Mapping[str, Path],
     splits: Mapping[Key, Splits],
-    cache: Path,
+    run: Path,
     asked: Mapping[str, float],
     progress: Progress,
 ) -> dict[Key, str | None]:
@@ -194,7 +194,9 @@ def _features(
     frozen = (trial for trial in todo if trial.finetune["mode"] == "frozen")
     keys = list(dict.fromkeys((trial.encoder, trial.finetune["length"]) for trial in frozen))
     requests = [Request(encoders[key[0]], encoder_fingerprint(encoders[key[0]]), splits[key]) for key in keys]
-    folders = cache_features(requests, cache, asked["num_cpus"], asked["num_gpus"], progress)
+    folders = cache_features(
+        requests, run.parent / ".cache", asked["num_cpus"], asked["num_gpus"], progress, run.name
+    )
     return {key: str(folder) if folder else None for key, folder in zip(keys, folders, strict=True)}
 
 

@@ -1,7 +1,7 @@
 """Trials to run -> Ray Tune -> their results. The only file that knows ray.tune.
 
 One Tune trial per trial of ours, processes reused from trial to trial (importing torch and transformers takes 6 s).
-Tune's own bookkeeping goes to run/log/tune and is thrown away by the next call: the truth is trials/<id>/result.json,
+Tune's own bookkeeping goes to run/log/tune/<name of the sweep> and is thrown away by the next call: the truth is trials/<id>/result.json,
 which each trial writes itself. Chooses nothing and knows no points.
 """
 
@@ -61,7 +61,7 @@ def run_trials(
             reuse_actors=True, trial_name_creator=_name, trial_dirname_creator=_name, max_concurrent_trials=None
         ),
         run_config=tune.RunConfig(
-            name=folder.name, storage_path=str(folder.parent), verbose=0,
+            name=run.name, storage_path=str(folder), verbose=0,
             callbacks=[_watch(todo, inputs.trials_folder, progress, ended)],
         ),
     )  # fmt: skip
