@@ -92,7 +92,8 @@ def prepare(options: argparse.Namespace) -> int:
         return 0
     with _log_of(cache_of(config)) as terminal:
         with joined(config.cluster), Progress(terminal.err).stage("corpus") as update:
-            store = prepare_rows(config.corpus, config.tokenizer, config.rows, cache_of(config), update, run=config.name)
+            cache = cache_of(config)
+            store = prepare_rows(config.corpus, config.tokenizer, config.rows, cache, update, run=config.name)
         facts = store.manifest
         skipped = ", ".join(f"{number:,} {reason}" for reason, number in facts["documents_skipped"].items() if number)
         print(f"{facts['documents_read']:,} documents read, skipped: {skipped or 'none'}", file=terminal.out)

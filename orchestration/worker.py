@@ -26,10 +26,12 @@ import torch.distributed as dist
 from data.batches import Part, micro_batches, steps_of
 from model.encoder import build_encoder
 from model.export import export_folder
+from model.flops import step_flops
 from model.objectives import build_objective
 from orchestration import checkpoint, metrics
 from orchestration.config import Config
 from orchestration.engine import DeepSpeedEngine
+from orchestration.gauges import WorkerGauges, group_peak
 from orchestration.schedule import learning_rate
 from orchestration.steps import Batch, StepRecord, evaluate, train_steps
 from orchestration.stream import parts_of
@@ -59,6 +61,8 @@ def pretrain_worker(job: Job) -> None:
     device = ray.train.torch.get_device()
     share_cores(ray.train.get_context().get_local_world_size(), device)
 
+    bf16 = uses_bf16(pretrain.precision, device)
+
     model = build_encoder(config.encoder, job.vocab_size, job.pad_id, config.seed)
     engine = DeepSpeedEngine(
         build_objective(config.objective, model),
@@ -67,7 +71,7 @@ def pretrain_worker(job: Job) -> None:
         accumulation=job.accumulation,
         weight_decay=pretrain.weight_decay,
         gradient_clipping=pretrain.gradient_clipping,
-        bf16=uses_bf16(pretrain.precision, device),
+        bf16=bf16,
         persistence_threshold=config.zero.persistence_threshold,
         device=device,
     )
@@ -77,6 +81,15 @@ def pretrain_worker(job: Job) -> None:
     if start:
         engine.load(checkpoint.folder_of(run, start))
     journal = Journal(job, start) if rank == 0 else None
+    gauges = WorkerGauges(
+        config.name,
+        rank,
+        pretrain.steps,
+        restarts=ray.get(job.pacer.restarts.remote()),
+        flops=partial(step_flops, model.config),
+        peak=group_peak(device, bf16, config.scaling.gpus_per_worker),
+        device=device,
+    )
     if job.dump_batches:
         metrics.cut(Path(job.dump_batches) / f"rank{rank}.jsonl", start)
     rate = partial(
@@ -94,15 +107,17 @@ def pretrain_worker(job: Job) -> None:
                 scores = evaluate(engine, evaluation_batches(parts, job))
                 if journal:
                     journal.write_evaluation(step, scores)
+                gauges.evaluation(scores)
                 clock.lap()
                 continue
-            for record in train_steps(engine, training_steps(parts, job, step, start), rate):
-                step = record.step + 1
+            for record in train_steps(engine, training_steps(parts, job, step, start, gauges), rate):
+                step, lap = record.step + 1, clock.lap()
                 if journal:
-                    journal.write_step(record, *clock.lap())
+                    journal.write_step(record, *lap)
+                gauges.step(record, *lap)
                 if step % config.checkpoints.every_steps == 0 or step == pretrain.steps:
                     save(engine, job, step)
-                    clock.lap()
+                    gauges.checkpoint(clock.lap()[0])
     except FloatingPointError as error:  # on all ranks alike, and the same again after a restart
         ray.get(job.pacer.fail.remote(str(error)))
         return
@@ -116,7 +131,9 @@ def pretrain_worker(job: Job) -> None:
     dist.barrier()
 
 
-def training_steps(parts: Iterable[Part], job: Job, step: int, start: int) -> Iterator[tuple[int, list[Batch]]]:
+def training_steps(
+    parts: Iterable[Part], job: Job, step: int, start: int, gauges: WorkerGauges
+) -> Iterator[tuple[int, list[Batch]]]:
     """Each step's number and this rank's micro-batches. Raises RuntimeError where a step is not the expected one."""
     rank = dist.get_rank()
     for part in parts:
@@ -127,6 +144,7 @@ def training_steps(parts: Iterable[Part], job: Job, step: int, start: int) -> It
             seed = np.random.SeedSequence([job.config.seed, step, rank]).generate_state(1, np.uint64)
             torch.manual_seed(int(seed[0]))
             batches = micro_batches(part, rows, job.config.pretrain.micro_batch, job.accumulation, job.pad_id)
+            gauges.read(part.lengths[rows], sum(batch["input_ids"].size for batch in batches))
             if job.dump_batches:
                 dump(Path(job.dump_batches), part, rows, job.config.pretrain.micro_batch)
             if job.fault and start == 0:

@@ -1,8 +1,8 @@
 """Trials to run -> Ray Tune -> their results. The only file that knows ray.tune.
 
 One Tune trial per trial of ours, processes reused from trial to trial (importing torch and transformers takes 6 s).
-Tune's own bookkeeping goes to run/log/tune/<name of the sweep> and is thrown away by the next call: the truth is trials/<id>/result.json,
-which each trial writes itself. Chooses nothing and knows no points.
+Tune's own bookkeeping goes to run/log/tune, under the sweep's name, and is thrown away by the next call: the truth is
+trials/<id>/result.json, which each trial writes itself. Chooses nothing and knows no points.
 """
 
 import os
