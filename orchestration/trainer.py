@@ -10,7 +10,7 @@ import os
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,10 +27,10 @@ from orchestration.cause import cause_of
 from orchestration.checkpoint import write_json
 from orchestration.config import PRETRAIN_SECTIONS, Config
 from orchestration.plan import step_plan
+from orchestration.progress import Update
 from orchestration.run import cache_of, check_identity, check_storage
 
 logger = logging.getLogger(__name__)
-Update = Callable[[str, float | None], None]
 
 POLL_SECONDS = 0.5
 
@@ -165,12 +165,17 @@ def pretrain(
         except TrainingFailedError as error:
             logger.exception("the worker group failed")
             raise RuntimeError(cause_of(error)) from error
-    if (step := ray.get(pacer.stopped_at.remote())) is not None:
+    step: Any = ray.get(pacer.stopped_at.remote())
+    if step is not None:
+        update(f"step {step:,}/{config.pretrain.steps:,}", step / config.pretrain.steps, step=step)
         raise KeyboardInterrupt(f"stopped and saved at step {step:,}; the same command goes on from there")
     if failure := ray.get(pacer.failure.remote()):
         raise RuntimeError(failure)
     summary = summarise(config, run, store)
     write_json(run / "summary.json", summary)
+    last = {"step": summary["steps"], "loss": summary["loss"], "tokens_per_second": summary["tokens_per_second"]}
+    text = "step {step:,}/{steps:,}  loss {loss:.3f}  {tokens_per_second:,.0f} tokens/s"
+    update(text.format(steps=config.pretrain.steps, **last), 1.0, **last, eval_loss=summary["eval_loss_after"])
     return summary
 
 
@@ -238,24 +243,26 @@ def _follow(
     import ray
     from ray.exceptions import RayError
 
-    text = "starting workers"
+    text, facts = "starting workers", dict[str, Any]()
     while not ended.wait(POLL_SECONDS):
         if asked.is_set():
             pacer.stop.remote()
         try:
-            line: Any = ray.get(pacer.latest.remote(), timeout=5)
+            line, restarts = ray.get([pacer.latest.remote(), pacer.restarts.remote()], timeout=5)
         except RayError as error:
             logger.warning("no word from the pacer: %s", error)
             continue
         if "loss" in line:
             trains.set()
             rate = line["tokens_per_second"]
+            facts |= {"step": line["step"] + 1, "loss": line["loss"], "tokens_per_second": rate}
             text = f"step {line['step'] + 1:,}/{steps:,}  loss {line['loss']:.3f}  {rate:,.0f} tokens/s"
         elif line:
             text = f"step {line['step']:,}/{steps:,}  held-out loss {line['eval_loss']:.3f}"
+            facts |= {"step": line["step"], "eval_loss": line["eval_loss"]}
         if asked.is_set():
             text = f"stopping: the workers save (once more Ctrl-C: at once)  step {line['step']:,}/{steps:,}"
-        update(text, line["step"] / steps if line else None)
+        update(text, line["step"] / steps if line else None, **facts, restarts=restarts)
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import Any
 from orchestration.cluster import address_of, check_address, check_workers, joined, this_machine
 from orchestration.config import SWEEP_SECTIONS, Cluster, Config, to_yaml
 from orchestration.progress import Progress, run_log
+from orchestration.pulse import beating
 from orchestration.recipe import load_config
 from orchestration.run import cache_of, check_identity, check_storage, folder_of, held
 
@@ -55,7 +56,7 @@ def pretrain(options: argparse.Namespace) -> int:
         print(_outcome(summary, run), file=terminal.out)
         return 0
 
-    return _in_run(config, run, work)
+    return _in_run(config, run, work, steps=config.pretrain.steps, workers=config.scaling.workers)
 
 
 def _on_nodes(config: Config, dry_run: bool, check: Callable[[Any], None]) -> None:
@@ -197,10 +198,10 @@ def predict(options: argparse.Namespace) -> int:
     return 0
 
 
-def _in_run(config: Config, run: Path, work: Callable[[Any, Progress], int]) -> int:
-    """Hold the run's folder and do the work with its log open."""
-    with held(run, config), _log_of(run) as terminal:
-        return work(terminal, Progress(terminal.err))
+def _in_run(config: Config, run: Path, work: Callable[[Any, Progress], int], **facts: Any) -> int:
+    """Hold the run's folder and do the work with its log open; `facts` are for `cloze status`."""
+    with held(run, config), _log_of(run) as terminal, beating(run, facts) as pulse:
+        return work(terminal, Progress(terminal.err, pulse.watch))
 
 
 @contextmanager

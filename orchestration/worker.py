@@ -8,7 +8,6 @@ come through `get_dataset_shard` and nowhere else. Nothing that is called below 
 
 import json
 import os
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -29,6 +28,7 @@ from model.export import export_folder
 from model.flops import step_flops
 from model.objectives import build_objective
 from orchestration import checkpoint, metrics
+from orchestration.clock import Clock
 from orchestration.config import Config
 from orchestration.engine import DeepSpeedEngine
 from orchestration.gauges import WorkerGauges, group_peak
@@ -221,36 +221,6 @@ class Journal:
         line = {"step": step, "eval_loss": scores["loss"], "eval_accuracy": accuracy, "eval_targets": targets}
         self._writer.write(line)
         self._job.pacer.begin.remote(step, line)
-
-
-class Clock:
-    """Seconds since the last lap, and how many of them went into waiting for data."""
-
-    def __init__(self) -> None:
-        self._begun = time.perf_counter()
-        self._waited = 0.0
-
-    def waiting(self, parts: Iterator[Part]) -> Iterator[Part]:
-        """Pass the parts on, counting the time that each one takes to come; the first brings the clock to 0."""
-        first = next(parts, None)
-        self.lap()
-        if first is None:
-            return
-        yield first
-        while True:
-            begun = time.perf_counter()
-            part = next(parts, None)
-            self._waited += time.perf_counter() - begun
-            if part is None:
-                return
-            yield part
-
-    def lap(self) -> tuple[float, float]:
-        """(seconds, seconds of waiting) since the last lap."""
-        now = time.perf_counter()
-        lap = now - self._begun, self._waited
-        self._begun, self._waited = now, 0.0
-        return lap
 
 
 def dump(folder: Path, part: Part, rows: Any, micro_batch: int) -> None:
