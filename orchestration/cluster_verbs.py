@@ -52,8 +52,9 @@ def _show_live(look: Callable[[], tuple[list[str], str, bool]]) -> str:
 
     states = ""
     with Live(auto_refresh=False) as live:
-        for lines, states, _ in _looks(look):
+        for lines, now, _ in _looks(look):
             live.update(Text("\n".join(lines), no_wrap=True, overflow="crop"), refresh=True)
+            states = now
     return states
 
 

@@ -37,8 +37,8 @@ METRICS: dict[str, tuple[tuple[str, ...], str]] = {
     "cloze_checkpoint_seconds": ((), "seconds of the last checkpoint"),
     "cloze_eta_seconds": ((), "seconds left"),
     "cloze_restarts": ((), "restarts of the worker group"),
-    "cloze_trials": (("state",), "trials of a sweep: waiting, running, done, failed"),
-    "cloze_best_score": ((), "best mean score of a point whose trials ended"),
+    "cloze_trials": (("state",), "trials of a sweep: waiting, running, done, failed, nan"),
+    "cloze_best_score": ((), "mean score of the leading point so far"),
     "cloze_trial_score": (("trial",), "score of a trial's last epoch"),
 }
 COUNTERS = {"cloze_tokens"}
@@ -164,21 +164,3 @@ def group_peak(device: torch.device, bf16: bool, gpus_per_worker: float) -> tupl
     total = torch.tensor([peak * share, float(measured)], dtype=torch.float64, device=device)
     dist.all_reduce(total)
     return float(total[0]), "measured" if total[1] else "published"
-
-
-class SweepGauges:
-    """What the driver of a sweep tells."""
-
-    def __init__(self, run: str) -> None:
-        self._metrics = Metrics(run)
-
-    def trials(self, counts: Mapping[str, int], best_score: float | None) -> None:
-        """Trials by state, and the leader's score once there is one."""
-        for state, count in counts.items():
-            self._metrics.set("cloze_trials", count, state=state)
-        if best_score is not None:
-            self._metrics.set("cloze_best_score", best_score)
-
-    def score(self, trial: str, score: float) -> None:
-        """A trial's score after an epoch."""
-        self._metrics.set("cloze_trial_score", score, trial=trial)

@@ -27,7 +27,7 @@ SPACE = {
 }
 
 
-def quiet(text: str, fraction: float | None) -> None:
+def quiet(text: str, fraction: float | None = None, **facts: object) -> None:
     """Progress that nobody reads."""
 
 

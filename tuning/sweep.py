@@ -8,7 +8,7 @@ run/trials/<id>/result.json, run/best/ (Hugging Face folder). The same call agai
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from data.corpus import DOCSTRINGS
 from data.tasks import TaskData
 from orchestration.cluster import Node
 from orchestration.config import Config
+from orchestration.progress import Update
 from tuning.features import Request, cache_features, encoder_fingerprint
 from tuning.inputs import (
     check_resources,
@@ -29,10 +30,10 @@ from tuning.inputs import (
 from tuning.leaderboard import Entry, best_trial, make_entries, write_leaderboard
 from tuning.scores import majority_baseline
 from tuning.space import Point, points
+from tuning.standing import Standing
 from tuning.trials import Result, Trial, hand_over, prune_weights, read_results
 from tuning.tuner import Inputs, run_trials
 
-Progress = Callable[[str, float | None], None]
 Splits = dict[str, Any]
 Key = tuple[str, int]  # (encoder, length): what decides the tokens
 
@@ -49,7 +50,7 @@ def check(config: Config, nodes: Sequence[Node]) -> None:
     find_encoders(config)
 
 
-def sweep(config: Config, run: Path, progress: Progress, task: TaskData | None = None) -> list[Entry]:
+def sweep(config: Config, run: Path, progress: Update, task: TaskData | None = None) -> list[Entry]:
     """Run the sweep of `config` in `run` on the running Ray; returns the leaderboard, best first.
 
     `task`: labelled texts already loaded; None: those that config.task names.
@@ -75,9 +76,10 @@ def sweep(config: Config, run: Path, progress: Progress, task: TaskData | None =
         encoders["random"] = random_encoder(sources["random"], config.seed, cache, asked)
     trials = _trials(config, encoders, splits, task.labels)
     results = read_results(trials, run / "trials")
+    standing = Standing(run.name, trials, results)
     todo = [trial for trial in trials if trial.id not in results]
     if not todo and (entries := _finished(run, trials)):
-        progress(f"finished before; {_outcome(trials, entries[0])}", 1.0)
+        progress(f"finished before; {_outcome(trials, entries[0])}", 1.0, **standing.facts())
         return entries
 
     features = _features(todo, encoders, splits, run, asked, progress)
@@ -89,7 +91,7 @@ def sweep(config: Config, run: Path, progress: Progress, task: TaskData | None =
         prune_weights(list(results.values()), wanted, run / "trials")
 
     if todo:
-        results |= run_trials(todo, inputs, run, progress, ended)
+        results |= run_trials(todo, inputs, run, progress, ended, standing)
 
     baseline = majority_baseline(task.train.labels, task.validation.labels, config.task.metric)
     entries = make_entries({**results[trial.id], "majority_baseline": baseline} for trial in trials)
@@ -119,7 +121,7 @@ def sweep(config: Config, run: Path, progress: Progress, task: TaskData | None =
     write_leaderboard(entries, run)
     for weights in (run / "trials").glob("*/weights.safetensors"):
         weights.unlink()
-    progress(_outcome(trials, entries[0]), 1.0)
+    progress(_outcome(trials, entries[0]), 1.0, **standing.facts())
     return entries
 
 
@@ -188,7 +190,7 @@ def _features(
     splits: Mapping[Key, Splits],
     run: Path,
     asked: Mapping[str, float],
-    progress: Progress,
+    progress: Update,
 ) -> dict[Key, str | None]:
     """Folders of cached features for every (encoder, length) of a frozen trial in `todo`."""
     frozen = (trial for trial in todo if trial.finetune["mode"] == "frozen")
