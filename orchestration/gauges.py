@@ -1,11 +1,12 @@
 """Metrics for Prometheus, from the processes that do the work: `cloze_*` through Ray's own endpoints.
 
 In: a worker's steps, saves and evaluations; a sweep's trials. Out: gauges and a counter, labelled by run, and by rank
-or trial where these differ. What is equal on all ranks is told by rank 0 alone. Ray collects every few seconds, so
-values are handed over at most every PUBLISH_SECONDS, as means since the last time: a step costs a few additions.
+or trial where these differ. What is equal on all ranks is told by rank 0 alone. Ray collects every 10 seconds, so
+values are means over PUBLISH_SECONDS, and a step costs a few additions.
 Knows no files, and torch only to ask the devices.
 """
 
+import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -18,6 +19,7 @@ from ray.util.metrics import Counter, Gauge
 from model.flops import peak_flops
 
 PUBLISH_SECONDS = 2.0
+TELL_SECONDS = 1.0
 
 # name -> (labels beside run, what it is). Ray puts `ray_` before a name and `_total` behind a counter's.
 METRICS: dict[str, tuple[tuple[str, ...], str]] = {
@@ -45,23 +47,46 @@ COUNTERS = {"cloze_tokens"}
 
 
 class Metrics:
-    """The metrics of one process, made when first used."""
+    """The metrics of one process. Ray forgets a gauge that is not set for two of its collections (20 s), so between
+    `start` and `stop` a thread tells every value again and again: one is set as rarely as it changes.
+    """
 
     def __init__(self, run: str) -> None:
         self._run = run
         self._made: dict[str, Any] = {}
+        self._values: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
+        self._stop = threading.Event()
 
     def set(self, name: str, value: float, **labels: str) -> None:
         """Set a gauge, or add to a counter."""
+        if name in COUNTERS:
+            self._tell(name, value, labels)
+        else:
+            self._values[name, tuple(labels.items())] = value
+
+    def start(self) -> None:
+        """Tell from now on."""
+        threading.Thread(target=self._tell_again, daemon=True, name="cloze-metrics").start()
+
+    def stop(self) -> None:
+        """Tell no more."""
+        self._stop.set()
+
+    def _tell_again(self) -> None:
+        while not self._stop.wait(TELL_SECONDS):
+            for (name, labels), value in list(self._values.items()):
+                self._tell(name, value, dict(labels))
+
+    def _tell(self, name: str, value: float, labels: Mapping[str, str]) -> None:
         if name not in self._made:
-            kind = Counter if name in COUNTERS else Gauge
             also, text = METRICS[name]
+            kind = Counter if name in COUNTERS else Gauge
             self._made[name] = kind(name, text, tag_keys=("run", *also))
-        metric, tags = self._made[name], {"run": self._run, **labels}
+        tags = {"run": self._run, **labels}
         if name not in COUNTERS:
-            metric.set(value, tags)
+            self._made[name].set(value, tags)
         elif value > 0:
-            metric.inc(value, tags)
+            self._made[name].inc(value, tags)
 
 
 class WorkerGauges:
@@ -90,6 +115,7 @@ class WorkerGauges:
         self._clear()
         if rank == 0:
             self._metrics.set("cloze_restarts", restarts)
+        self._metrics.start()  # until the process ends
 
     def _clear(self) -> None:
         self._published = time.monotonic()

@@ -5,7 +5,8 @@ Knows no ray.tune and writes no file.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from orchestration.gauges import Metrics
@@ -21,7 +22,7 @@ class Standing:
     """Of a sweep's trials, with the results that lay there before."""
 
     def __init__(self, run: str, trials: Sequence[Trial], results: dict[str, Result]) -> None:
-        self._metrics = Metrics(run)
+        self.metrics = Metrics(run)
         self._states = {trial.id: "waiting" for trial in trials}
         self._results = dict[str, Result]()
         self._leaderboard: list[dict[str, Any]] = []
@@ -34,7 +35,7 @@ class Standing:
 
     def score(self, trial: str, score: float) -> None:
         """A trial's score after an epoch."""
-        self._metrics.set("cloze_trial_score", score, trial=trial)
+        self.metrics.set("cloze_trial_score", score, trial=trial)
 
     def end(self, trial: str, result: Result | None) -> None:
         """A trial ended; None: its process died."""
@@ -49,7 +50,17 @@ class Standing:
         counts = Counter(self._states.values())
         trials = {state: counts[state] for state in STATES}
         for state, count in trials.items():
-            self._metrics.set("cloze_trials", count, state=state)
+            self.metrics.set("cloze_trials", count, state=state)
         if self._leaderboard and (best := self._leaderboard[0]["score_mean"]) is not None:
-            self._metrics.set("cloze_best_score", best)
+            self.metrics.set("cloze_best_score", best)
         return {"trials": trials, "leaderboard": self._leaderboard}
+
+    @contextmanager
+    def told(self) -> Iterator[None]:
+        """Tell Prometheus while the block runs."""
+        self.facts()
+        self.metrics.start()
+        try:
+            yield
+        finally:
+            self.metrics.stop()

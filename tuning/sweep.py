@@ -91,7 +91,8 @@ def sweep(config: Config, run: Path, progress: Update, task: TaskData | None = N
         prune_weights(list(results.values()), wanted, run / "trials")
 
     if todo:
-        results |= run_trials(todo, inputs, run, progress, ended, standing)
+        with standing.told():
+            results |= run_trials(todo, inputs, run, progress, ended, standing)
 
     baseline = majority_baseline(task.train.labels, task.validation.labels, config.task.metric)
     entries = make_entries({**results[trial.id], "majority_baseline": baseline} for trial in trials)
@@ -107,7 +108,7 @@ def sweep(config: Config, run: Path, progress: Update, task: TaskData | None = N
         # Pruned when another point led; with more seeds this one does. The same trial again gives the same weights.
         features = _features([winner], encoders, splits, run, asked, progress)
         again = Inputs(task.labels, splits, features, run / "trials", **asked)
-        run_trials([winner], again, run, progress, lambda _: None)
+        run_trials([winner], again, run, progress, lambda _: None, standing)
     progress("exporting the winner", None)
     test = None
     if task.test is not None:
