@@ -1,6 +1,6 @@
 """The driver's word on where it is: <run>/status.json, for `cloze status` and whoever else reads files.
 
-In: the stages of a run as they begin. Out: the file, written whole every BEAT_SECONDS, when a stage begins, and at the
+In: the stages of a run as they begin. Out: the file, written whole every few seconds, when a stage begins, and at the
 end with how it ended. Knows neither Ray nor what the stages do.
 """
 
@@ -14,12 +14,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from data.storage import is_remote, publish
 from orchestration.cause import cause_of
 from orchestration.checkpoint import write_json
 from orchestration.progress import Stage
 
 logger = logging.getLogger(__name__)
-BEAT_SECONDS = 2.0
+BEAT_SECONDS, BUCKET_SECONDS = 2.0, 10.0  # a request to a bucket costs money
 STATUS = "status.json"
 
 
@@ -46,12 +47,13 @@ class Pulse:
         with self._lock:
             try:
                 write_json(self._run / STATUS, status)
+                publish(self._run / STATUS)
             except OSError as error:
                 logger.warning("%s could not be written: %s", STATUS, error)
 
     def beat(self, stop: threading.Event) -> None:
         """Write until told to stop."""
-        while not stop.wait(BEAT_SECONDS):
+        while not stop.wait(BUCKET_SECONDS if is_remote(self._run) else BEAT_SECONDS):
             self.write("running")
 
 

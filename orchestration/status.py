@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from data.config import UserError
+from data.storage import children, fetch, is_remote, place
+from orchestration import metrics
 from orchestration.progress import duration
 from orchestration.pulse import STATUS
 from orchestration.run import is_held
@@ -32,7 +34,7 @@ SILENT_SECONDS = 30.0  # after which the age of the last word is told
 
 def find_run(name: str, storage: str) -> Path:
     """The folder of a run, by name or path. Raises UserError with the names there are."""
-    for run in (Path(storage) / name, Path(name)):
+    for run in (place(storage) / name, Path(name)):
         if _is_run(run):
             return run
     names = [run.name for run in find_runs(storage)]
@@ -42,13 +44,16 @@ def find_run(name: str, storage: str) -> Path:
 
 def find_runs(storage: str) -> list[Path]:
     """All runs of a storage, the one begun last at the end. Raises UserError where it is no folder."""
-    if not Path(storage).is_dir():
+    folder = place(storage)
+    if not is_remote(folder) and not folder.is_dir():
         raise UserError(f"--storage {storage}: no such folder; give the one that runs were started with (storage=...)")
-    runs = [folder for folder in Path(storage).iterdir() if not folder.name.startswith(".") and _is_run(folder)]
+    runs = [folder / name for name in children(folder) if not name.startswith(".") and _is_run(folder / name)]
     return sorted(runs, key=lambda run: (_read(run).get("began", 0.0), run.name))
 
 
 def _is_run(folder: Path) -> bool:
+    for name in ("config.yaml", STATUS):
+        fetch(folder / name)
     return (folder / "config.yaml").is_file() or (folder / STATUS).is_file()
 
 
@@ -67,6 +72,7 @@ def read_status(run: Path) -> Status:
 
 def _read(run: Path) -> Status:
     """status.json; where it is absent or damaged, what other files tell."""
+    fetch(run / STATUS)
     try:
         status = json.loads((run / STATUS).read_text(encoding="utf-8"))
         if isinstance(status, dict) and status.get("state") in STATES:
@@ -76,6 +82,9 @@ def _read(run: Path) -> Status:
         note = f"it has no {STATUS}"
     except (OSError, ValueError):
         note = f"{STATUS} cannot be read"
+    for name in ("summary.json", "leaderboard.json"):
+        fetch(run / name)
+    metrics.bring(run / "metrics.jsonl")
     ended = (run / "summary.json").is_file() or (run / "leaderboard.json").is_file()
     status = {"state": "finished" if ended else "unknown", "note": f"{note}: told from its other files"}
     line = _last_line(run / "metrics.jsonl")

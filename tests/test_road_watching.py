@@ -186,7 +186,8 @@ def series(head: tuple[str, str, Path]) -> dict[str, list[dict[str, str]]]:
     found: dict[str, list[dict[str, str]]] = {}
     for group in json.loads((head[2] / "prom_metrics_service_discovery.json").read_text()):
         for target in group["targets"]:
-            for name, labels, value in re.findall(r"^(ray_cloze_\w+){(.*)} (\S+)$", get(f"http://{target}/metrics"), re.M):
+            lines = get(f"http://{target}/metrics")
+            for name, labels, value in re.findall(r"^(ray_cloze_\w+){(.*)} (\S+)$", lines, re.M):
                 found.setdefault(name, []).append({**dict(re.findall(r'(\w+)="([^"]*)"', labels)), "value": value})
     return found
 
