@@ -13,7 +13,6 @@ from typing import Any
 
 from data.config import UserError
 from data.storage import children, fetch, is_remote, place
-from orchestration import metrics
 from orchestration.progress import duration
 from orchestration.pulse import STATUS
 from orchestration.run import is_held
@@ -84,7 +83,6 @@ def _read(run: Path) -> Status:
         note = f"{STATUS} cannot be read"
     for name in ("summary.json", "leaderboard.json"):
         fetch(run / name)
-    metrics.bring(run / "metrics.jsonl")
     ended = (run / "summary.json").is_file() or (run / "leaderboard.json").is_file()
     status = {"state": "finished" if ended else "unknown", "note": f"{note}: told from its other files"}
     line = _last_line(run / "metrics.jsonl")
