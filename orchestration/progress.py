@@ -140,7 +140,8 @@ class Stage:
         self.text = " ".join(text.split())
         self.facts = {**self.facts, **facts}
         self.fraction = None if fraction is None else min(max(fraction, 0.0), 1.0)
-        if self._first is None and self.fraction is not None:
+        # Less than ever before: another piece of work begins.
+        if self.fraction is not None and (self._first is None or self.fraction < self._first[1]):
             self._first = time.monotonic(), self.fraction
 
     def eta_seconds(self) -> float | None:

@@ -95,6 +95,7 @@ def sweep(config: Config, run: Path, progress: Update, task: TaskData | None = N
         prune_weights(list(results.values()), wanted, run / "trials")
 
     if todo:
+        progress(f"0 of {len(todo)} trials", 0.0, **standing.facts())
         with standing.told():
             results |= run_trials(todo, inputs, run, progress, ended, standing)
 

@@ -51,10 +51,9 @@ def run_trials(
 
     folder = run / "log" / "tune"
     remove(folder)
-    trainable = tune.with_resources(
-        tune.with_parameters(_trainable, trials={trial.id: trial for trial in todo}, inputs=inputs),
-        {"cpu": inputs.num_cpus, "gpu": inputs.num_gpus},
-    )
+    trainable: Any = tune.with_parameters(_trainable, trials={trial.id: trial for trial in todo}, inputs=inputs)
+    trainable.__name__ = f"{run.name}-trial"  # shown of its process on the dashboard
+    trainable = tune.with_resources(trainable, {"cpu": inputs.num_cpus, "gpu": inputs.num_gpus})
     tuner = tune.Tuner(
         trainable,
         param_space={"trial": tune.grid_search([trial.id for trial in todo])},
