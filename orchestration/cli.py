@@ -60,7 +60,7 @@ def _predict(parser: Parser) -> None:
 def _status(parser: Parser) -> None:
     parser.add_argument("name", nargs="?", help="a run or sweep, such as demo or demo-sweep (default: all of them)")
     parser.add_argument("--storage", default="runs", help="folder of all runs (default: runs)")
-    parser.add_argument("--watch", action="store_true", help="show it again and again, until Ctrl-C")
+    parser.add_argument("--watch", action="store_true", help="show it again and again until it ends (1 if it fails)")
 
 
 def _jobs(parser: Parser) -> None:
