@@ -6,6 +6,7 @@ or joins Ray for the command line.
 
 import logging
 import os
+import re
 import signal
 import socket
 import threading
@@ -16,6 +17,7 @@ from typing import Any
 
 from data.config import UserError
 from orchestration.config import Cluster, Scaling
+from orchestration.pins import PINNED
 
 DATA_CPUS = 0.5  # what the stream's two reading tasks ask for; without it training waits for ever
 
@@ -76,6 +78,14 @@ def joined(cluster: Cluster) -> Iterator[list[Node]]:
         raise UserError(
             f"cluster.address={address}: no Ray answers there ({str(error).splitlines()[0]}); "
             f"start one with `ray start --head`, or unset RAY_ADDRESS for a private one"
+        ) from None
+    except RuntimeError as error:
+        if "Version mismatch" not in str(error):
+            raise
+        ray_there, python_there, *_, ray_here, python_here = re.findall(r"(?:Ray|Python): (\S+)", str(error))
+        raise UserError(
+            f"cluster.address={address}: runs Ray {ray_there} on Python {python_there}, this is Ray {ray_here} on "
+            f"Python {python_here}; use the same in both, Ray {PINNED['ray']}, or submit a job: cloze submit"
         ) from None
     context = DataContext.get_current()
     context.enable_progress_bars = False

@@ -23,7 +23,8 @@ class _Loader(yaml.SafeLoader):
     """SafeLoader that reads 1e-3 as a number (YAML 1.1 wants 1.0e-3) and refuses a key that stands twice."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]  # pyright: ignore[reportUnknownVariableType]
+        own = [key for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
+        keys = [self.construct_object(key, deep=True) for key in own]  # pyright: ignore[reportUnknownVariableType]
         twice = sorted({str(key) for key in keys if keys.count(key) > 1})
         if twice:
             cause = f"key stands twice: {', '.join(twice)}"
