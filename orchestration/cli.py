@@ -157,12 +157,16 @@ def parse(verb: str, words: Sequence[str]) -> argparse.Namespace:
 
 def _keep_traceback() -> str:
     """Write the traceback of a failure outside any run to a file of its own; returns its path."""
+    from orchestration.credentials import masked
+
     with tempfile.NamedTemporaryFile("w", prefix="cloze-", suffix=".log", delete=False, encoding="utf-8") as file:
-        traceback.print_exc(file=file)
+        file.write(masked(traceback.format_exc()))
     return file.name
 
 
 def _complain(message: str) -> None:
-    """One `cloze: ...` line per line of the message."""
-    for line in message.splitlines():
+    """One `cloze: ...` line per line of the message, credentials left out: what is shown is kept by CI systems."""
+    from orchestration.credentials import masked
+
+    for line in masked(message).splitlines():
         print(f"cloze: {line}", file=sys.stderr)
