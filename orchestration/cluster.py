@@ -6,7 +6,9 @@ or joins Ray for the command line.
 
 import logging
 import os
+import signal
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -78,11 +80,18 @@ def joined(cluster: Cluster) -> Iterator[list[Node]]:
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     logging.getLogger("ray.data").setLevel(logging.ERROR)
+    # Ray's own handler leaves with SystemExit(1); to us a SIGTERM is a Ctrl-C from a scheduler.
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _interrupt)
     try:
         alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         yield [Node(float(r.get("CPU", 0)), float(r.get("GPU", 0))) for r in alive]
     finally:
         ray.shutdown()
+
+
+def _interrupt(number: int, frame: Any) -> None:
+    raise KeyboardInterrupt
 
 
 def this_machine() -> list[Node]:

@@ -3,4 +3,3 @@
 In: a verb's parsed options. Out: its exit code, and what it prints. What is printed is made elsewhere.
 """
 
-import argparse

@@ -56,16 +56,20 @@ class StepRecord:
     """Metric sums over the step, such as "correct"."""
     learning_rate: float
     gradient_norm: float
+    is_last: bool = False
+    """Some rank was asked to stop: all ranks stop after this step."""
 
 
 def train_steps(
     engine: Engine,
     steps: Iterable[tuple[int, list[Batch]]],
     learning_rate: Callable[[int], float],
+    asked_to_stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[StepRecord]:
     """Train on `steps` (step number, this rank's micro-batches); yields after each optimizer step.
 
-    Every rank must bring the same number of micro-batches. Raises FloatingPointError, on all ranks alike and before
+    Every rank must bring the same number of micro-batches. `asked_to_stop` is called once a step; where one rank says
+    yes, all ranks end after the same step. Raises FloatingPointError, on all ranks alike and before
     the weights move, where the loss of a step is not finite, and after a refused update where the gradient is not.
     """
     engine.module.train()
@@ -78,7 +82,9 @@ def train_steps(
             engine.backward(torch.stack([value / max(counts[term], 1) for term, value in sums.items()]).sum())
             _add(totals, {f"loss.{term}": value.detach() for term, value in sums.items()})
             _add(totals, metrics)
+        totals["asked_to_stop"] = torch.tensor(float(asked_to_stop()))
         sums_by_name = _reduced(engine, totals)
+        is_last = sums_by_name.pop("asked_to_stop") > 0
         terms = {term: sums_by_name.pop(f"loss.{term}") / max(count, 1) for term, count in counts.items()}
         loss = sum(terms.values())
         rate = learning_rate(step)
@@ -87,7 +93,9 @@ def train_steps(
         norm = engine.step(rate)
         if not math.isfinite(norm):
             raise FloatingPointError(f"step {step}: the gradient's norm is {norm} (loss {loss:g}, rate {rate:g})")
-        yield StepRecord(step, loss, terms, sum(counts.values()), sums_by_name, rate, norm)
+        yield StepRecord(step, loss, terms, sum(counts.values()), sums_by_name, rate, norm, is_last)
+        if is_last:
+            return
 
 
 @torch.no_grad()

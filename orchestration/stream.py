@@ -68,6 +68,8 @@ class Pacer:
         self._step = 0
         self._latest: dict[str, Any] = {}
         self._failure: str | None = None
+        self._stopping = False
+        self._stopped: int | None = None
         self._moved = asyncio.Event()
 
     async def open(self, start: int) -> int:
@@ -88,11 +90,26 @@ class Pacer:
             await self._moved.wait()
         return generation == self._generation
 
-    async def begin(self, step: int, record: dict[str, Any]) -> None:
-        """Rank 0 begins `step`; `record` is what the driver shows."""
+    async def begin(self, step: int, record: dict[str, Any]) -> bool:
+        """Rank 0 begins `step`; `record` is what the driver shows. Returns True where it is to save and stop."""
         self._step = step
         self._latest = record
         self._moved.set()
+        return self._stopping
+
+    async def stop(self) -> None:
+        """The driver wants the workers to save and end."""
+        self._stopping = True
+
+    async def stopped(self, step: int) -> None:
+        """A rank saved the state before `step` and ends; generation ends too."""
+        self._stopped = step
+        self._generation += 1
+        self._moved.set()
+
+    async def stopped_at(self) -> int | None:
+        """What `stopped` was told."""
+        return self._stopped
 
     async def fail(self, cause: str) -> None:
         """A failure that all ranks agree on and that a restart would meet again: the group ends without one."""

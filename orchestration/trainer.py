@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import shutil
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -162,6 +163,8 @@ def pretrain(
         except TrainingFailedError as error:
             logger.exception("the worker group failed")
             raise RuntimeError(cause_of(error)) from error
+    if (step := ray.get(pacer.stopped_at.remote())) is not None:
+        raise KeyboardInterrupt(f"stopped and saved at step {step:,}; the same command goes on from there")
     if failure := ray.get(pacer.failure.remote()):
         raise RuntimeError(failure)
     summary = summarise(config, run, store)
@@ -202,34 +205,54 @@ def summarise(config: Config, run: Path, store: Store) -> dict[str, Any]:
 
 @contextmanager
 def _following(pacer: Any, config: Config, update: Update) -> Iterator[None]:
-    """Show the pacer's newest record while training runs."""
-    stop = threading.Event()
-    thread = threading.Thread(target=_follow, args=(pacer, config.pretrain.steps, update, stop), daemon=True)
+    """Show the pacer's newest record while training runs; the first Ctrl-C or SIGTERM asks the workers to save and end.
+
+    A second one, or one while nothing is trained yet, ends the driver at once.
+    """
+    ended, trains, asked = threading.Event(), threading.Event(), threading.Event()
+
+    def ask(number: int, frame: Any) -> None:
+        if asked.is_set() or not trains.is_set():
+            raise KeyboardInterrupt
+        asked.set()
+
+    arguments = (pacer, config.pretrain.steps, update, ended, trains, asked)
+    thread = threading.Thread(target=_follow, args=arguments, daemon=True)
     thread.start()
+    handlers = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        stop.set()
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        ended.set()
         thread.join()
 
 
-def _follow(pacer: Any, steps: int, update: Update, stop: threading.Event) -> None:
-    """Ask the pacer until told to stop."""
+def _follow(
+    pacer: Any, steps: int, update: Update, ended: threading.Event, trains: threading.Event, asked: threading.Event
+) -> None:
+    """Ask the pacer until training has ended; tell it when the user wants to stop."""
     import ray
     from ray.exceptions import RayError
 
     text = "starting workers"
-    while not stop.wait(POLL_SECONDS):
+    while not ended.wait(POLL_SECONDS):
+        if asked.is_set():
+            pacer.stop.remote()
         try:
             line: Any = ray.get(pacer.latest.remote(), timeout=5)
         except RayError as error:
             logger.warning("no word from the pacer: %s", error)
             continue
         if "loss" in line:
+            trains.set()
             rate = line["tokens_per_second"]
             text = f"step {line['step'] + 1:,}/{steps:,}  loss {line['loss']:.3f}  {rate:,.0f} tokens/s"
         elif line:
             text = f"step {line['step']:,}/{steps:,}  held-out loss {line['eval_loss']:.3f}"
+        if asked.is_set():
+            text = f"stopping: the workers save (once more Ctrl-C: at once)  step {line['step']:,}/{steps:,}"
         update(text, line["step"] / steps if line else None)
 
 

@@ -96,13 +96,17 @@ def pretrain_worker(job: Job) -> None:
                     journal.write_evaluation(step, scores)
                 clock.lap()
                 continue
-            for record in train_steps(engine, training_steps(parts, job, step, start), rate):
+            asked_to_stop = journal.asked_to_stop if journal else lambda: False
+            for record in train_steps(engine, training_steps(parts, job, step, start), rate, asked_to_stop):
                 step = record.step + 1
                 if journal:
                     journal.write_step(record, *clock.lap())
-                if step % config.checkpoints.every_steps == 0 or step == pretrain.steps:
+                if step % config.checkpoints.every_steps == 0 or step == pretrain.steps or record.is_last:
                     save(engine, job, step)
                     clock.lap()
+                if record.is_last:
+                    ray.get(job.pacer.stopped.remote(step))
+                    return
     except FloatingPointError as error:  # on all ranks alike, and the same again after a restart
         ray.get(job.pacer.fail.remote(str(error)))
         return
@@ -166,6 +170,7 @@ class Journal:
     def __init__(self, job: Job, start: int) -> None:
         self._job = job
         self._writer = metrics.Writer(Path(job.run) / "metrics.jsonl", start)
+        self._answer: Any = None  # of the pacer: looked at when it is there, never waited for
 
     def write_step(self, record: StepRecord, seconds: float, waited_seconds: float) -> None:
         """One line per optimizer step."""
@@ -181,7 +186,15 @@ class Journal:
             "data_wait_fraction": waited_seconds / seconds,
         }
         self._writer.write(line)
-        self._job.pacer.begin.remote(record.step + 1, line)
+        answer = self._job.pacer.begin.remote(record.step + 1, line)
+        self._answer = self._answer or answer
+
+    def asked_to_stop(self) -> bool:
+        """Whether the pacer said so, of late."""
+        if self._answer is None or not ray.wait([self._answer], timeout=0)[0]:
+            return False
+        answer, self._answer = self._answer, None
+        return ray.get(answer)
 
     def write_evaluation(self, step: int, scores: dict[str, float]) -> None:
         """One line per evaluation, of the weights before `step`."""

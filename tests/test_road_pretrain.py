@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -228,8 +229,10 @@ def test_quiet(undisturbed, home, cloze_module):
     assert (home / "runs" / "f" / "log" / "driver.log").exists()
 
 
-def test_ctrl_c_is_130_and_the_same_command_goes_on(home, ray_4_cpus, cloze_module):
-    command = words("g", "pretrain.steps=5000")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_stopped_is_saved_and_exit_130(home, ray_4_cpus, cloze_module, number):
+    name = f"stopped-{number}"
+    command = words(name, "pretrain.steps=5000")
     process = subprocess.Popen(
         [sys.executable, "-m", "orchestration", *command], cwd=home, stdin=subprocess.DEVNULL, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "RAY_ADDRESS": ray_4_cpus},
@@ -237,14 +240,20 @@ def test_ctrl_c_is_130_and_the_same_command_goes_on(home, ray_4_cpus, cloze_modu
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     deadline = time.monotonic() + 120
-    while not list((home / "runs" / "g").glob("checkpoints/step-*/manifest.json")):
+    while not list((home / "runs" / name).glob("checkpoints/step-*/manifest.json")):
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, error = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert error.splitlines()[-1] == "cloze: stopped; the same command goes on from the last checkpoint"
-    assert not (home / "runs" / "g" / "lease.json").exists()
+    stop = re.fullmatch(r"cloze: stopped and saved at step ([\d,]+); the same command goes on from there",
+                        error.splitlines()[-1])  # fmt: skip
+    assert stop, error
+    step = int(stop[1].replace(",", ""))
+    newest = max((home / "runs" / name / "checkpoints").iterdir())
+    assert newest.name == f"step-{step:08d}" and (newest / "manifest.json").exists()
+    assert max(losses(home / "runs" / name)) == step - 1
+    assert not (home / "runs" / name / "lease.json").exists()
 
 
 def test_a_loss_that_is_no_number_ends_the_run_at_once(home, cloze_module):
