@@ -72,12 +72,13 @@ def _jobs(parser: Parser) -> None:
 def _submit(parser: Parser) -> None:
     _jobs(parser)
     parser.add_argument("--detach", action="store_true", help="do not follow the log")
+    parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="variable of the job; again")
     parser.add_argument("words", nargs=argparse.REMAINDER, metavar="VERB ...", help="what the job runs")
 
 
 def _job(parser: Parser) -> None:
     _jobs(parser)
-    parser.add_argument("id", help="submission id, as `cloze submit` and `cloze jobs` print it")
+    parser.add_argument("id", help="submission id, or the run's name where one job of it runs")
 
 
 def _logs(parser: Parser) -> None:

@@ -36,13 +36,22 @@ FORMS: dict[str, re.Pattern[str]] = {
         ),
     }.items()
 }
-# Variables of the environment that hold a secret, by their name; shorter values than this are words of the language.
-SECRET_NAME = re.compile(r"(?i)(token|secret|passw(or)?d|passphrase|credential|api_?key|access_key|private_key)(?!.*path)")
-SHORTEST_SECRET = 12
+# Variables of the environment that hold a secret, by their name (those that name a file of it do not).
+_SECRET_NAME = re.compile(
+    r"(?:^|_)(?:token|secret|credentials?|passphrase|(?:api_?|access_?|secret_?|private_?|account_?)key)(?:_|$)"
+    r"|passw(?:or)?d",
+    re.IGNORECASE,
+)
+_SHORTEST = 12  # shorter values are words of the language
 INSTEAD = (
     "leave it out: what reads it takes credentials from the node's instance profile, its environment or ~/.aws; "
     "and where it has been seen by others, make a new one"
 )
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Whether a variable of the environment is a secret by its name; one that names a file of it is not."""
+    return bool(_SECRET_NAME.search(name)) and not value.startswith(("/", "~"))
 
 
 def secrets_here() -> dict[str, str]:
@@ -50,14 +59,14 @@ def secrets_here() -> dict[str, str]:
     found = {
         f"the value of {name}": value.strip()
         for name, value in os.environ.items()
-        if SECRET_NAME.search(name) and len(value.strip()) >= SHORTEST_SECRET and not value.startswith(("/", "~"))
+        if is_secret(name, value) and len(value.strip()) >= _SHORTEST
     }
     path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path("~/.ray/auth_token").expanduser())
     try:
         token = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError, RuntimeError):  # no token, or no home
         token = ""
-    if len(token) >= SHORTEST_SECRET:
+    if len(token) >= _SHORTEST:
         found[f"Ray's token of {path}"] = token
     return found
 

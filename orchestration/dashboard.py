@@ -4,11 +4,11 @@ In: --address, or the environment. Out: a Door that a job can be handed through,
 says what is wrong with the address, the token or the versions. Starts and joins no Ray.
 """
 
+import logging
 import os
-import shlex
+import socket
 import sys
 import threading
-import urllib.parse
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,8 @@ from orchestration.credentials import masked
 
 DEFAULT = "http://127.0.0.1:8265"
 TIMEOUT_S = 6
-LOOKUP_S = 12
+LOOKUP_S = 10
+GIVE = "give --address=http://HOST:8265 of a Ray dashboard"
 TOKEN = (
     "set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN=TOKEN (or RAY_AUTH_TOKEN_PATH=FILE, or keep it in ~/.ray/auth_token); "
     "`ray get-auth-token` on the head prints the cluster's"
@@ -47,13 +48,14 @@ def address_of(given: str | None) -> tuple[str, str]:
 
 def entered(given: str | None) -> Door:
     """Find the dashboard, check who answers, its versions and our token. Raises UserError, one line."""
+    _quieten()
     address, where = address_of(given)
     shown = f"{where}={address}" if where != "the default, this machine" else f"{address} ({where})"
     url = _url_of(address, shown)
     _use_token_if_asked(url)
     version = ask(url, "/api/version", shown)
     if not isinstance(version, dict) or "ray_version" not in version:
-        raise UserError(f"{shown}: what answers there is no Ray dashboard; give --address=http://HOST:8265 of one")
+        raise UserError(f"{shown}: what answers there is no Ray dashboard; {GIVE}")
     facts = ask(url, "/api/v0/cluster_metadata", shown).get("data", {})
     _check_versions(shown, version["ray_version"], facts.get("pythonVersion"))
     # Ray's client prefers its variables to the address that it is handed.
@@ -61,6 +63,16 @@ def entered(given: str | None) -> Door:
     from ray.job_submission import JobSubmissionClient
 
     return Door(url, JobSubmissionClient(url))
+
+
+def _quieten() -> None:
+    """Leave out Ray's own word on tokens and uploads: its modules set their loggers' levels when imported."""
+    from ray._private.authentication import authentication_token_setup
+    from ray.dashboard.modules import dashboard_sdk
+    from ray.dashboard.modules.job import sdk
+
+    for module in (authentication_token_setup, dashboard_sdk, sdk):
+        module.logger.setLevel(logging.ERROR)
 
 
 def ask(url: str, path: str, shown: str | None = None) -> Any:
@@ -73,18 +85,15 @@ def ask(url: str, path: str, shown: str | None = None) -> Any:
         answer = requests.get(url + path, headers=get_auth_headers_if_auth_enabled({}), timeout=TIMEOUT_S)
     except requests.exceptions.ConnectionError as error:
         raise UserError(
-            f"{shown}: no Ray dashboard answers there ({_cause(error)}); start a cluster (`ray start --head`), open the "
-            f"way to it (`ray dashboard cluster.yaml`), or give --address=http://HOST:8265"
+            f"{shown}: no Ray dashboard answers there ({_cause(error)}); start a cluster (`ray start --head`), open "
+            f"the way to it (`ray dashboard cluster.yaml`), or give --address=http://HOST:8265"
         ) from None
     except requests.exceptions.Timeout:
         raise UserError(
-            f"{shown}: something listens there and does not answer within {TIMEOUT_S} s, or the host is unreachable; "
-            f"give --address=http://HOST:8265 of a Ray dashboard"
+            f"{shown}: no answer within {TIMEOUT_S} s: the host cannot be reached, or what listens is no Ray; {GIVE}"
         ) from None
     except (requests.exceptions.RequestException, ValueError) as error:
-        raise UserError(
-            f"{shown}: not an address ({_cause(error)}); give --address=http://HOST:8265 of a Ray dashboard"
-        ) from None
+        raise UserError(f"{shown}: not an address ({_cause(error)}); {GIVE}") from None
     if answer.status_code == 401:
         raise UserError(f"{shown}: the cluster wants a token and got none (401); {TOKEN}")
     if answer.status_code == 403:
@@ -92,10 +101,7 @@ def ask(url: str, path: str, shown: str | None = None) -> Any:
     try:
         return answer.json()
     except ValueError:
-        raise UserError(
-            f"{shown}: what answers there is no Ray dashboard (HTTP {answer.status_code}); "
-            f"give --address=http://HOST:8265 of one"
-        ) from None
+        raise UserError(f"{shown}: what answers is no Ray dashboard (HTTP {answer.status_code}); {GIVE}") from None
 
 
 def interpreter_of(url: str) -> str:
@@ -121,14 +127,15 @@ def _url_of(address: str, shown: str) -> str:
     if address.startswith(("http://", "https://")):
         return address
     if "://" in address:
-        raise UserError(f"{shown}: not an address of a cluster; give --address=http://HOST:8265")
+        raise UserError(f"{shown}: not an address of a cluster; {GIVE}")
     if address != "auto":
         host, _, port = address.rpartition(":")
         if not host or not port.isdigit():
-            raise UserError(f"{shown}: not an address of a cluster; give --address=http://HOST:8265")
-        from orchestration.cluster import check_address
-
-        check_address(address, shown)
+            raise UserError(f"{shown}: not an address of a cluster; {GIVE}")
+        try:
+            socket.create_connection((host, int(port)), timeout=TIMEOUT_S).close()
+        except (OSError, ValueError, OverflowError) as error:
+            raise UserError(f"{shown}: nothing answers there ({_cause(error)}); {GIVE}") from None
         if _speaks_http(address):
             return f"http://{address}"
     return _looked_up(address, shown)
@@ -165,8 +172,9 @@ def _looked_up(address: str, shown: str) -> str:
     if found:
         return found[0]
     cause = _cause(failed[0]) if failed else f"no answer within {LOOKUP_S} s"
-    remedy = TOKEN if "auth" in cause.lower() else "give --address=http://HOST:8265 of its dashboard"
-    raise UserError(f"{shown}: no Ray cluster answers there ({cause}); {remedy}")
+    if "authtoken" in cause.lower() or "unauthenticated" in cause.lower():
+        raise UserError(f"{shown}: the token is missing, or not this cluster's; {TOKEN}")
+    raise UserError(f"{shown}: no Ray cluster answers there ({cause}); {GIVE}")
 
 
 def _use_token_if_asked(url: str) -> None:
@@ -202,12 +210,6 @@ def _check_versions(shown: str, ray_there: str, python_there: str | None) -> Non
 def _cause(error: BaseException) -> str:
     """What is wrong, without the library's wrapping."""
     text = masked(str(error)).splitlines()[0] if str(error) else type(error).__name__
-    for word in ("Connection refused", "Name or service not known", "No route to host", "timed out", "Connection reset"):
-        if word in text:
-            return word.lower()
-    return text[:160]
+    known = ("connection refused", "name or service not known", "no route to host", "timed out", "connection reset")
+    return next((word for word in known if word in text.lower()), text[:160])
 
-
-def quoted(words: list[str]) -> str:
-    """A command line that a shell reads back as these words."""
-    return shlex.join(words)

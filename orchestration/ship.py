@@ -65,8 +65,8 @@ def shipped(recipe: Path | None = None, source: Path | None = None) -> Iterator[
             largest = sorted(sizes, key=sizes.__getitem__, reverse=True)[:5]
             shown = ", ".join(f"{name} ({sizes[name] / 1e6:.1f} MB)" for name in largest)
             raise UserError(
-                f"what would travel is {size / 1e6:.1f} MB, Ray takes {LIMIT_BYTES / 1e6:.1f} MB; the largest: {shown}; "
-                f"move what is no code out of {source} to storage that all nodes read"
+                f"what would travel is {size / 1e6:.1f} MB, Ray takes {LIMIT_BYTES / 1e6:.1f} MB; the largest: "
+                f"{shown}; move what is no code out of {source} to storage that all nodes read"
             )
         faults = [fault for name, path in files.items() for fault in _credentials_in(name, path)]
         if faults:
