@@ -17,6 +17,7 @@ from data.config import Rows, UserError
 from data.corpus import SourceFile, read_documents
 from data.records import Bad
 from data.rows import pack_rows, split_sentences
+from data.storage import fetch_once
 from data.store import write_shard
 from data.tokenizer import count_words
 
@@ -111,7 +112,7 @@ def _tokenise(documents: list[str], tokenizer_folder: Path) -> Iterator[list[lis
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # Ray's tasks are the parallelism; threads would fight them
     from tokenizers import Tokenizer as Backend
 
-    backend = Backend.from_file(str(tokenizer_folder / "tokenizer.json"))
+    backend = Backend.from_file(str(fetch_once(tokenizer_folder / "tokenizer.json")))
     backend.no_truncation()
     backend.no_padding()
     waiting: list[list[str]] = []

@@ -25,6 +25,7 @@ from data.records import (
     read_lines,
     read_records,
 )
+from data.storage import fetch_once
 
 DOCSTRINGS = "docstrings"
 
@@ -148,6 +149,7 @@ def read_documents(file: SourceFile) -> Iterator[str | Bad]:
     """
     if file.size_bytes == 0:
         return
+    fetch_once(Path(file.path))  # the embedded corpus may lie in a bucket
     if file.format == "text":
         yield from _read_text(file)
         return

@@ -13,13 +13,15 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from data.store import fresh_folder
+from data.storage import fetch
+from data.store import MANIFEST, fresh_folder
 
 FORMAT = 1  # of what is built here; a change builds it anew
 # A committed list of pinned requirements, not all that is installed: another pip install does not change the corpus.
@@ -86,8 +88,10 @@ def build(
     Returns their folder, `cache`/docstrings-<key>. Ray must have been started if they are not built yet.
     """
     target = Path(cache).absolute() / f"docstrings-{key(packages, classes)}"
-    if target.is_dir():
+    fetch(target)
+    if (target / MANIFEST).is_file():
         return target
+    shutil.rmtree(target, ignore_errors=True)
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -105,6 +109,7 @@ def build(
             }
             schema = pa.schema([(name, pa.string()) for name in columns])
             pq.write_table(pa.table(columns, schema), part / f"task-{split}.parquet")
+        (part / MANIFEST).write_text(json.dumps({"packages": list(packages), "classes": list(classes)}) + "\n")
     return target
 
 

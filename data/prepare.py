@@ -20,6 +20,7 @@ from data.chunks import read_kept, scan_group, write_rows
 from data.config import Corpus, Rows, Tokenizer, UserError
 from data.corpus import DOCSTRINGS, SourceFile, find_files, group_files
 from data.records import Bad
+from data.storage import fetch, fetch_once, publish
 from data.store import MANIFEST, Store, fresh_folder, open_store
 from data.tokenizer import (
     describe_tokenizer,
@@ -57,6 +58,7 @@ def prepare(
         load_tokenizer(tokenizer.path)
     cache = Path(cache).absolute()
     target = cache / fingerprint(files, corpus, tokenizer, rows, chunk_bytes)
+    fetch(target / MANIFEST)
     if (target / MANIFEST).is_file():
         store = open_store(target)
         _check_again(store, corpus)
@@ -76,7 +78,7 @@ def _check_again(store: Store, corpus: Corpus) -> None:
     """Check a store that an earlier, maybe more lenient run made: max_bad_fraction is no part of its fingerprint."""
     facts = store.manifest
     skipped = Counter({reason: n for reason, n in facts["documents_skipped"].items() if reason != "duplicate"})
-    with open(store.path / QUARANTINE, encoding="utf-8") as lines:
+    with open(fetch_once(store.path / QUARANTINE), encoding="utf-8") as lines:
         bads = [Bad(**json.loads(line)) for line in lines]
     check(corpus, facts["documents_read"] - skipped.total(), skipped, bads, facts["files"])
 
@@ -144,6 +146,7 @@ def _fill(
         )
     else:
         load_tokenizer(tokenizer.path).save_pretrained(str(part / "tokenizer"))
+    publish(part / "tokenizer")  # the tasks of other nodes read it
     described = describe_tokenizer(part / "tokenizer")
     shards, tokens = _write(part, plan, rows, described, progress)
     if not shards["train"]:

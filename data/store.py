@@ -14,6 +14,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from data.config import UserError
+from data.storage import fetch, is_remote, publish, shown, source
 
 GROUP_ROWS = 256  # rows of a Parquet row group: about 100 kB at 128 tokens, the least that is read at once
 MANIFEST = "manifest.json"
@@ -83,11 +85,18 @@ class Shards:
     def _read_group(self, group: int) -> tuple[np.ndarray, np.ndarray]:
         """All ids of a row group, and where each row begins in them (one more than there are rows)."""
         shard, place = self._places[group]
-        with pq.ParquetFile(self.folder / self.names[shard]) as file:
+        path = self.folder / self.names[shard]
+        with pq.ParquetFile(source(path), metadata=_footer(path)) as file:
             column = file.read_row_group(int(place), columns=["input_ids"]).column(0).combine_chunks()
         column = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
         starts = column.offsets.to_numpy()
         return column.values.to_numpy()[starts[0] : starts[-1]], starts - starts[0]
+
+
+@lru_cache(maxsize=1000)
+def _footer(path: Path) -> Any:
+    """A shard's footer, read once per process: in a bucket each read of it is a request."""
+    return pq.read_metadata(source(path))
 
 
 @dataclass(frozen=True)
@@ -125,10 +134,13 @@ class Store:
 def open_store(path: str | Path) -> Store:
     """Open a prepared corpus. Raises UserError where the folder is none, or was not finished."""
     path = Path(path)
+    fetch(path / MANIFEST)
     try:
-        return Store(path, json.loads((path / MANIFEST).read_text(encoding="utf-8")))
+        store = Store(path, json.loads((path / MANIFEST).read_text(encoding="utf-8")))
     except FileNotFoundError:
-        raise UserError(f"{path}: no prepared corpus (it has no {MANIFEST}); prepare it again") from None
+        raise UserError(f"{shown(path)}: no prepared corpus (it has no {MANIFEST}); prepare it again") from None
+    fetch(store.tokenizer_folder)
+    return store
 
 
 def write_shard(path: Path, rows: list[np.ndarray]) -> None:
@@ -136,9 +148,11 @@ def write_shard(path: Path, rows: list[np.ndarray]) -> None:
     starts = np.zeros(len(rows) + 1, np.int32)
     np.cumsum([len(row) for row in rows], out=starts[1:])
     column = pa.ListArray.from_arrays(pa.array(starts), pa.array(np.concatenate(rows).astype(np.int32)))
+    path.parent.mkdir(parents=True, exist_ok=True)  # of a mirror: the driver made that of its own node
     part = path.with_name(path.name + ".part")
     pq.write_table(pa.table([column], schema=_SCHEMA), part, row_group_size=GROUP_ROWS, compression="zstd")
     part.replace(path)
+    publish(path, keep=False)
 
 
 @contextmanager
@@ -146,8 +160,15 @@ def fresh_folder(target: Path) -> Iterator[Path]:
     """Yield an empty folder that becomes `target` at the end: whole or absent, never half, whoever is killed.
 
     What killed processes of this host left beside it is removed. If another process was first, its folder stays.
+    In a bucket, where nothing can be renamed, `target` itself is filled, and whole once its manifest is there.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
+    if is_remote(target):
+        shutil.rmtree(target, ignore_errors=True)
+        target.mkdir()
+        yield target
+        publish(target, last=MANIFEST)
+        return
     mark = f".part-{socket.gethostname()}-"
     for part in target.parent.glob(f"*{mark}*"):
         try:

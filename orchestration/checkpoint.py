@@ -7,10 +7,11 @@ manifest says, does not count. Knows neither Ray nor DeepSpeed's formats.
 
 import json
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from data.storage import children, fetch, forget, publish, remove, sizes
 
 MANIFEST = "manifest.json"
 
@@ -22,6 +23,7 @@ def folder_of(run: Path, step: int) -> Path:
 
 def read_manifest(folder: Path) -> dict[str, Any] | str:
     """The manifest of a complete checkpoint, or what is wrong with it in a few words."""
+    fetch(folder / MANIFEST)
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
     except FileNotFoundError:
@@ -30,12 +32,12 @@ def read_manifest(folder: Path) -> dict[str, Any] | str:
         return "its manifest is not readable"
     if not isinstance(manifest, dict) or not {"step", "files", "world_size"} <= manifest.keys():
         return "its manifest is not one of ours"
+    there = sizes(folder)
     for name, size in manifest["files"].items():
-        path = folder / name
-        if not path.is_file():
+        if name not in there:
             return f"{name} is missing"
-        if path.stat().st_size != size:
-            return f"{name} has {path.stat().st_size} bytes, the manifest says {size}"
+        if there[name] != size:
+            return f"{name} has {there[name]} bytes, the manifest says {size}"
     return manifest
 
 
@@ -45,12 +47,17 @@ def newest(run: Path) -> tuple[int, dict[str, Any] | None, list[str]]:
     Complaints name each newer folder that was passed over, and why.
     """
     complaints: list[str] = []
-    for folder in sorted((run / "checkpoints").glob("step-*"), reverse=True):
+    for folder in reversed(_folders(run)):
         manifest = read_manifest(folder)
         if isinstance(manifest, dict):
             return manifest["step"], manifest, complaints
         complaints.append(f"{folder.name}: {manifest}")
     return 0, None, complaints
+
+
+def _folders(run: Path) -> list[Path]:
+    """All checkpoints, whole or not, oldest first."""
+    return [run / "checkpoints" / name for name in children(run / "checkpoints") if name.startswith("step-")]
 
 
 def save(
@@ -59,28 +66,38 @@ def save(
     write_state: Callable[[Path], None],
     barrier: Callable[[], object],
     is_first_rank: bool,
+    is_first_of_node: bool,
     facts: dict[str, Any],
     keep: int,
 ) -> Path:
     """Save the state before `step`: all ranks write, then rank 0 writes the manifest and removes older checkpoints.
 
     A leftover of the same step is wiped first. `facts` (world size, ZeRO stage, ...) go into the manifest.
+    Into a bucket the first rank of each node carries what the ranks of its node wrote; no node keeps a copy.
     """
     folder = folder_of(run, step)
     if is_first_rank:
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
+        remove(folder)
+    barrier()
+    if is_first_of_node:
+        forget(folder)
+    barrier()
+    folder.mkdir(parents=True, exist_ok=True)
     barrier()
     write_state(folder)
     barrier()
+    if is_first_of_node:
+        publish(folder, keep=False)
+    barrier()
     if is_first_rank:
-        files = {str(p.relative_to(folder)): p.stat().st_size for p in sorted(folder.rglob("*")) if p.is_file()}
-        write_json(folder / MANIFEST, {"step": step, **facts, "files": files})
-        older = [old for old in sorted((run / "checkpoints").glob("step-*")) if old <= folder]
+        folder.mkdir(exist_ok=True)
+        write_json(folder / MANIFEST, {"step": step, **facts, "files": sizes(folder)})
+        publish(folder / MANIFEST)
+        older = [old for old in _folders(run) if old <= folder]
         whole = [old for old in older if isinstance(read_manifest(old), dict)][-keep:]
         for old in (old for old in older if old not in whole):
-            (old / MANIFEST).unlink(missing_ok=True)  # no longer counts, whatever stops the removal half way
-            shutil.rmtree(old, ignore_errors=True)
+            remove(old / MANIFEST)  # no longer counts, whatever stops the removal half way
+            remove(old)
     barrier()
     return folder
 

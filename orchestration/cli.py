@@ -50,7 +50,7 @@ def _report(parser: Parser) -> None:
 
 
 def _predict(parser: Parser) -> None:
-    parser.add_argument("model", type=Path, help="folder of a classifier, such as runs/demo-sweep/best")
+    parser.add_argument("model", help="folder of a classifier, such as runs/demo-sweep/best")
     parser.add_argument("input", type=Path, help="text, JSONL, CSV, TSV or Parquet file")
     parser.add_argument("-o", "--output", type=Path, help="JSONL to write (default: INPUT.predictions.jsonl)")
     parser.add_argument("--text-field", default="text", help="column of the text (default: text)")

@@ -3,13 +3,18 @@
 In: records of rank 0. Out: a file in which no step stands twice, whatever was killed and resumed.
     step      step epoch tokens targets loss learning_rate gradient_norm tokens_per_second data_wait_fraction
     evaluation   step eval_loss eval_accuracy eval_targets      (before that step is trained)
+A bucket cannot be appended to: there a start writes metrics/<start>.jsonl, the lines it begins with, and
+metrics/<start>-<number>.jsonl, those it adds; the newest start counts. A finished run leaves metrics.jsonl alone.
 Knows neither Ray nor torch.
 """
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from data.storage import fetch, is_remote, publish, remove
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:
@@ -22,8 +27,24 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
                 yield json.loads(line)
 
 
+def bring(path: Path) -> None:
+    """Make the metrics file of a run whose folder is a bucket, as far as it was carried there."""
+    if not is_remote(path):
+        return
+    segments = path.parent / "metrics"
+    fetch(segments)
+    names = sorted(file.name for file in segments.glob("*.jsonl"))
+    if not names:
+        fetch(path)
+        return
+    start = max(name.partition("-")[0].removesuffix(".jsonl") for name in names)
+    files = [segments / f"{start}.jsonl", *sorted(segments.glob(f"{start}-*.jsonl"))]
+    path.write_text("".join(file.read_text(encoding="utf-8") for file in files), encoding="utf-8")
+
+
 def cut(path: Path, step: int) -> None:
     """Remove the lines of `step` and later ones: training starts again there."""
+    bring(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     kept = [json.dumps(record) + "\n" for record in read(path) if record["step"] < step]
     part = path.with_name(path.name + ".part")
@@ -36,8 +57,43 @@ class Writer:
 
     def __init__(self, path: Path, step: int) -> None:
         cut(path, step)
+        self._path = path
         self._file = path.open("a", encoding="utf-8", buffering=1)  # line-buffered: at most one line is lost
+        self._segments = path.parent / "metrics"
+        self._waiting: list[str] = []
+        self._num_segments = 0
+        if is_remote(path):
+            self._begin()
+
+    def _begin(self) -> None:
+        """A new start in the bucket; older ones go once it is there."""
+        older = sorted(self._segments.glob("*.jsonl"))
+        last = max((int(file.stem.partition("-")[0]) for file in older), default=0)
+        self._start = f"{last + 1:04d}"
+        self._segments.mkdir(parents=True, exist_ok=True)
+        first = self._segments / f"{self._start}.jsonl"
+        shutil.copyfile(self._path, first)
+        publish(first)
+        for file in older:
+            remove(file)
 
     def write(self, record: dict[str, Any]) -> None:
         """Append one record."""
-        self._file.write(json.dumps(record) + "\n")
+        line = json.dumps(record) + "\n"
+        self._file.write(line)
+        self._waiting.append(line)
+
+    def carry(self) -> None:
+        """Carry the lines since the last call to the bucket, where the run is in one."""
+        lines, self._waiting = self._waiting, []
+        if lines and is_remote(self._path):
+            segment = self._segments / f"{self._start}-{self._num_segments:08d}.jsonl"
+            self._num_segments += 1
+            segment.write_text("".join(lines), encoding="utf-8")
+            publish(segment)
+
+    def finish(self) -> None:
+        """The last line is written."""
+        publish(self._path)
+        if is_remote(self._path):
+            remove(self._segments)

@@ -6,7 +6,6 @@ UserError that says why not. Knows neither Ray nor what is trained.
 
 import json
 import os
-import shutil
 import socket
 import tempfile
 import threading
@@ -20,6 +19,8 @@ import psutil
 import yaml
 
 from data.config import UserError
+from data.storage import children, fetch, is_remote, place, publish, remove, shown
+from orchestration import metrics
 from orchestration.checkpoint import write_json
 from orchestration.config import Config, identity, to_yaml
 from orchestration.recipe import build_config
@@ -29,20 +30,40 @@ STALE_SECONDS = 60  # a holder on another machine that has been silent for this 
 
 
 def folder_of(config: Config, suffix: str = "") -> Path:
-    """The run's folder, absolute: workers run elsewhere. Raises UserError for storage that is no folder."""
-    if "://" in config.storage:
-        raise UserError(f"storage={config.storage}: not a folder; give a local path, or one that all nodes mount")
-    return (Path(config.storage) / f"{config.name}{suffix}").absolute()
+    """The run's folder, absolute: workers run elsewhere. Raises UserError for storage of another kind."""
+    return place(config.storage) / f"{config.name}{suffix}"
+
+
+def fetch_run(run: Path) -> None:
+    """Bring what a report shows of a run and of the sweep or pretraining beside it, where they lie in a bucket."""
+    for folder in {run, run.with_name(run.name.removesuffix("-sweep"))}:
+        metrics.bring(folder / "metrics.jsonl")
+        for name in ("config.yaml", "summary.json", "leaderboard.json", "trials"):
+            fetch(folder / name)
 
 
 def cache_of(config: Config) -> Path:
     """Prepared corpora and features, shared by the runs of one storage."""
-    return Path(config.storage).absolute() / ".cache"
+    return place(config.storage) / ".cache"
 
 
 def check_storage(config: Config) -> None:
     """Prove that runs can be written there, leaving nothing behind. Raises UserError."""
-    storage = Path(config.storage).absolute()
+    storage = place(config.storage)
+    if is_remote(storage):
+        probe = storage / f".probe-{socket.gethostname()}-{os.getpid()}"
+        probe.parent.mkdir(parents=True, exist_ok=True)
+        probe.write_text("written to see that it can be, and removed")
+        try:
+            publish(probe)
+            remove(probe)
+        except OSError as error:
+            cause = " ".join(str(error).split())[:200]
+            raise UserError(
+                f"storage={config.storage}: cannot be written ({cause}); give a bucket that exists and credentials "
+                f"that may write to it (instance profile, environment, ~/.aws), or another storage=FOLDER"
+            ) from None
+        return
     existing = next(path for path in (storage, *storage.parents) if path.exists())
     try:
         with tempfile.TemporaryFile(dir=existing):
@@ -56,13 +77,14 @@ def check_storage(config: Config) -> None:
 def check_identity(run: Path, config: Config, sections: tuple[str, ...]) -> None:
     """Compare with what the folder was started with. Raises UserError with each differing key and both values."""
     path = run / "config.yaml"
+    fetch(path)
     if not path.exists():
         return
     try:
         old = identity(build_config(yaml.safe_load(path.read_text(encoding="utf-8")), {}), sections)
     except (OSError, ValueError, TypeError, yaml.YAMLError) as error:
         cause = str(error).splitlines()[0]
-        raise UserError(f"{path}: cannot be read ({cause}); restore it, or give another name=NAME") from None
+        raise UserError(f"{shown(path)}: cannot be read ({cause}); restore it, or give another name=NAME") from None
     new = identity(config, sections)
     differing = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
     if differing:
@@ -79,6 +101,8 @@ def held(run: Path, config: Config) -> Iterator[Path]:
     Raises UserError while another driver holds it.
     """
     fresh = [folder for folder in (run, *run.parents) if not folder.exists()]
+    if is_remote(run) and children(run):
+        fresh = []
     try:
         run.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -93,6 +117,7 @@ def held(run: Path, config: Config) -> Iterator[Path]:
         part = run / "config.yaml.part"
         part.write_text(to_yaml(config), encoding="utf-8")
         part.replace(run / "config.yaml")
+        publish(run / "config.yaml")
         yield run
     except UserError:
         mistaken = True
@@ -101,21 +126,26 @@ def held(run: Path, config: Config) -> Iterator[Path]:
         stop.set()
         heart.join()
         if (_read(lease) or {}).get("pid") == os.getpid():
-            lease.unlink(missing_ok=True)
+            remove(lease)
         if mistaken and fresh:
-            shutil.rmtree(run, ignore_errors=True)
+            remove(run)
             for folder in fresh[1:]:
                 with suppress(OSError):  # not empty: something else came to lie there
                     folder.rmdir()
 
 
 def _take(lease: Path, run: Path) -> None:
-    """Create the lease, replacing one whose holder is gone. Raises UserError while the holder lives."""
+    """Create the lease, replacing one whose holder is gone. Raises UserError while the holder lives.
+
+    In a bucket nothing is created exclusively: of two drivers that start within a second, both may find no lease.
+    """
+    fetch(lease)
     while True:
         own = lease.with_name(f"lease-{os.getpid()}.json")
         write_json(own, _holder())
         try:
             os.link(own, lease)  # whole or not at all: nobody reads a lease that is being written
+            publish(lease)
             return
         except FileExistsError:
             holder = _read(lease)
@@ -159,3 +189,4 @@ def _beat(lease: Path, stop: threading.Event) -> None:
     """Renew the lease until told to stop."""
     while not stop.wait(HEARTBEAT_SECONDS):
         write_json(lease, _holder())
+        publish(lease)

@@ -18,6 +18,7 @@ from typing import Any
 from data.config import UserError
 from data.corpus import find_files
 from data.prepare import prepare
+from data.storage import fetch, fetch_once, publish, shown
 from data.store import Store
 from data.tokenizer import load_tokenizer
 from model.config import Encoder
@@ -71,6 +72,8 @@ def check(config: Config, run: Path) -> None:
 def summary_of(run: Path) -> dict[str, Any] | None:
     """summary.json of a finished run; None where it, or the export, is not there whole: then the run goes on."""
     try:
+        for path in (run / "summary.json", run / "export" / "config.json"):
+            fetch(path)
         return _read(run / "summary.json") if (run / "export" / "config.json").exists() else None
     except (OSError, ValueError):
         return None
@@ -83,6 +86,7 @@ def prepare_rows(config: Config, run: Path, update: Update) -> Store:
     """
     store = prepare(config.corpus, config.tokenizer, config.rows, cache_of(config), update)
     facts = run / "corpus.json"
+    fetch(facts)
     old = Path(_read(facts)["store"]).name if facts.exists() else store.path.name
     if old != store.path.name and checkpoint.newest(run)[1] is not None:
         raise UserError(
@@ -92,9 +96,12 @@ def prepare_rows(config: Config, run: Path, update: Update) -> Store:
     update(f"rows: {store.train.num_rows + store.held_out.num_rows:,} of {config.rows.length} tokens", 1.0)
     write_json(facts, {"store": str(store.path), **store.manifest})
     shutil.copytree(store.tokenizer_folder, run / "tokenizer", dirs_exist_ok=True)
-    quarantine = store.path / "quarantine.jsonl"
+    quarantine = fetch_once(store.path / "quarantine.jsonl")
     if quarantine.exists():
         shutil.copyfile(quarantine, run / "quarantine.jsonl")
+        publish(run / "quarantine.jsonl")
+    publish(facts)
+    publish(run / "tokenizer")
     return store
 
 
@@ -151,7 +158,7 @@ def pretrain(
         run_config=RunConfig(
             # Ray's own record of a start, of no use to the next one: our checkpoints are the truth.
             name=f"start-{os.getpid()}-{os.urandom(3).hex()}",
-            storage_path=str(run / "log" / "train"),
+            storage_path=shown(run / "log" / "train"),
             failure_config=FailureConfig(max_failures=config.scaling.max_restarts),
         ),
         datasets={"rows": ray.data.range(1)},  # a placeholder: Stream builds the dataset at the cursor
@@ -167,8 +174,10 @@ def pretrain(
         raise KeyboardInterrupt(f"stopped and saved at step {step:,}; the same command goes on from there")
     if failure := ray.get(pacer.failure.remote()):
         raise RuntimeError(failure)
+    metrics.bring(run / "metrics.jsonl")
     summary = summarise(config, run, store)
     write_json(run / "summary.json", summary)
+    publish(run / "summary.json")
     return summary
 
 
@@ -199,7 +208,7 @@ def summarise(config: Config, run: Path, store: Store) -> dict[str, Any]:
         "held_out_rows": store.held_out.num_rows,
         "documents_read": store.manifest["documents_read"],
         "documents_skipped": store.manifest["documents_skipped"],
-        "export": str(run / "export"),
+        "export": shown(run / "export"),
     }
 
 

@@ -12,11 +12,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from data.storage import fetch, place, publish, shown
 from orchestration.cluster import address_of, check_address, check_workers, joined, this_machine
 from orchestration.config import SWEEP_SECTIONS, Cluster, Config, to_yaml
-from orchestration.progress import Progress, run_log
+from orchestration.progress import Progress, log_path, run_log
 from orchestration.recipe import load_config
-from orchestration.run import cache_of, check_identity, check_storage, folder_of, held
+from orchestration.run import cache_of, check_identity, check_storage, fetch_run, folder_of, held
 
 
 def show(options: argparse.Namespace) -> int:
@@ -175,7 +176,11 @@ def report(options: argparse.Namespace) -> int:
     from tuning.report import write_report
 
     run = Path(options.name)
-    print(_shown(write_report(run if run.is_dir() else Path(options.storage) / run)))
+    run = run if run.is_dir() else place(options.storage) / run
+    fetch_run(run)
+    report = write_report(run)
+    publish(report)
+    print(_shown(report))
     return 0
 
 
@@ -184,13 +189,15 @@ def predict(options: argparse.Namespace) -> int:
     from orchestration.predict import check
     from orchestration.predict import predict as label
 
-    check(options.model, options.input, options.output, options.text_field)
+    model = place(options.model)
+    fetch(model)
+    check(model, options.input, options.output, options.text_field)
     with ExitStack() as stack:
         folder = Path(tempfile.mkdtemp(prefix="cloze-predict-"))
         terminal = stack.enter_context(_log_of(folder))
         stack.enter_context(joined(Cluster(address=options.address)))
         update = stack.enter_context(Progress(terminal.err).stage("predict"))
-        output = label(options.model, options.input, options.output, update, options.text_field)
+        output = label(model, options.input, options.output, update, options.text_field)
     shutil.rmtree(folder)
     print(_shown(output))
     return 0
@@ -205,15 +212,19 @@ def _in_run(config: Config, run: Path, work: Callable[[Any, Progress], int]) -> 
 @contextmanager
 def _log_of(folder: Path) -> Iterator[Any]:
     """Send chatter to the folder's log; what goes wrong carries the log's path."""
-    with run_log(folder) as terminal:
-        try:
-            yield terminal
-        except Exception as error:
-            error.log = _shown(terminal.log)  # pyright: ignore[reportAttributeAccessIssue]
-            raise
+    try:
+        with run_log(folder) as terminal:
+            try:
+                yield terminal
+            except Exception as error:
+                error.log = _shown(terminal.log)  # pyright: ignore[reportAttributeAccessIssue]
+                raise
+    finally:
+        if log_path(folder).exists():
+            publish(log_path(folder))
 
 
 def _shown(path: Path) -> str:
     """A path as the user would type it."""
     path = Path(path).absolute()
-    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else shown(path)

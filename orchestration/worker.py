@@ -24,14 +24,16 @@ import torch
 import torch.distributed as dist
 
 from data.batches import Part, micro_batches, steps_of
+from data.storage import fetch, forget, publish
 from model.encoder import build_encoder
 from model.export import export_folder
 from model.objectives import build_objective
 from orchestration import checkpoint, metrics
 from orchestration.config import Config
 from orchestration.engine import DeepSpeedEngine
+from orchestration.journal import Journal
 from orchestration.schedule import learning_rate
-from orchestration.steps import Batch, StepRecord, evaluate, train_steps
+from orchestration.steps import Batch, evaluate, train_steps
 from orchestration.stream import parts_of
 
 
@@ -75,8 +77,8 @@ def pretrain_worker(job: Job) -> None:
     shard = ray.train.get_dataset_shard("rows")
     start: Any = ray.get(job.pacer.start.remote())  # where the stream begins: the only source of that number
     if start:
-        engine.load(checkpoint.folder_of(run, start))
-    journal = Journal(job, start) if rank == 0 else None
+        load(engine, checkpoint.folder_of(run, start))
+    journal = Journal(run, start, job.steps_per_epoch, job.pacer) if rank == 0 else None
     if job.dump_batches:
         metrics.cut(Path(job.dump_batches) / f"rank{rank}.jsonl", start)
     rate = partial(
@@ -102,6 +104,8 @@ def pretrain_worker(job: Job) -> None:
                 if journal:
                     journal.write_step(record, *clock.lap())
                 if step % config.checkpoints.every_steps == 0 or step == pretrain.steps or record.is_last:
+                    if journal:
+                        journal.carry()  # before the checkpoint: a run that resumes there has all lines
                     save(engine, job, step)
                     clock.lap()
                 if record.is_last:
@@ -114,9 +118,12 @@ def pretrain_worker(job: Job) -> None:
         raise RuntimeError(f"rank {rank}, step {step}: {type(error).__name__}: {error}") from error
 
     state = engine.full_state()  # every rank takes part in gathering
-    if rank == 0:
+    if journal:
         weights = {name.removeprefix("model."): value for name, value in state.items()}
+        fetch(Path(job.tokenizer_folder))
         export_folder(model, job.tokenizer_folder, run / "export", card=card(config, scores), state_dict=weights)
+        publish(run / "export", last="config.json")
+        journal.finish()
     dist.barrier()
 
 
@@ -151,6 +158,18 @@ def tensors(batches: list[dict[str, Any]]) -> list[Batch]:
     return [{key: torch.from_numpy(array) for key, array in batch.items()} for batch in batches]
 
 
+def load(engine: DeepSpeedEngine, folder: Path) -> None:
+    """Load a checkpoint, all ranks together; out of a bucket the first rank of each node brings it."""
+    is_first_of_node = ray.train.get_context().get_local_rank() == 0
+    if is_first_of_node:
+        fetch(folder)
+    dist.barrier()
+    engine.load(folder)
+    dist.barrier()
+    if is_first_of_node:
+        forget(folder)
+
+
 def save(engine: DeepSpeedEngine, job: Job, step: int) -> None:
     """Save the state before `step`, all ranks together."""
     checkpoint.save(
@@ -159,50 +178,10 @@ def save(engine: DeepSpeedEngine, job: Job, step: int) -> None:
         write_state=engine.save,
         barrier=dist.barrier,
         is_first_rank=dist.get_rank() == 0,
+        is_first_of_node=ray.train.get_context().get_local_rank() == 0,
         facts={"world_size": dist.get_world_size(), "zero_stage": job.config.zero.stage},
         keep=job.config.checkpoints.keep,
     )
-
-
-class Journal:
-    """Rank 0's record of the run: metrics.jsonl, and the newest line for the driver's progress."""
-
-    def __init__(self, job: Job, start: int) -> None:
-        self._job = job
-        self._writer = metrics.Writer(Path(job.run) / "metrics.jsonl", start)
-        self._answer: Any = None  # of the pacer: looked at when it is there, never waited for
-
-    def write_step(self, record: StepRecord, seconds: float, waited_seconds: float) -> None:
-        """One line per optimizer step."""
-        line = {
-            "step": record.step,
-            "epoch": record.step // self._job.steps_per_epoch,
-            "tokens": int(record.metrics["tokens"]),
-            "targets": record.targets,
-            "loss": record.loss,
-            "learning_rate": record.learning_rate,
-            "gradient_norm": record.gradient_norm,
-            "tokens_per_second": record.metrics["tokens"] / seconds,
-            "data_wait_fraction": waited_seconds / seconds,
-        }
-        self._writer.write(line)
-        answer = self._job.pacer.begin.remote(record.step + 1, line)
-        self._answer = self._answer or answer
-
-    def asked_to_stop(self) -> bool:
-        """Whether the pacer said so, of late."""
-        if self._answer is None or not ray.wait([self._answer], timeout=0)[0]:
-            return False
-        answer, self._answer = self._answer, None
-        return ray.get(answer)
-
-    def write_evaluation(self, step: int, scores: dict[str, float]) -> None:
-        """One line per evaluation, of the weights before `step`."""
-        targets = int(scores["targets"])
-        accuracy = scores["correct"] / max(targets, 1)
-        line = {"step": step, "eval_loss": scores["loss"], "eval_accuracy": accuracy, "eval_targets": targets}
-        self._writer.write(line)
-        self._job.pacer.begin.remote(step, line)
 
 
 class Clock:

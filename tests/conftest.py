@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -51,3 +52,43 @@ def cloze(ray_4_cpus):
         )  # fmt: skip
 
     return run
+
+
+def free_port() -> int:
+    """A port that nobody listens on, for a server of a test."""
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[dict[str, str]]:
+    """A real S3 server on loopback with the bucket `cloze-test`; yields the environment that leads pyarrow to it."""
+    import subprocess
+    import time
+    import urllib.error
+    import urllib.request
+
+    address = f"http://127.0.0.1:{free_port()}"
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", address.rpartition(":")[2]]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    signed = "AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/aws4_request"
+    request = urllib.request.Request(f"{address}/cloze-test", method="PUT", headers={"Authorization": signed})
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            urllib.request.urlopen(request, timeout=5).close()
+            break
+        except urllib.error.HTTPError as error:
+            raise RuntimeError(error.read()) from None
+        except OSError:
+            assert server.poll() is None and time.monotonic() < deadline, "the S3 server did not start"
+            time.sleep(0.2)
+    yield {
+        "AWS_ENDPOINT_URL": address, "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_DEFAULT_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true",
+    }  # fmt: skip
+    server.terminate()
+    server.wait()

@@ -12,7 +12,7 @@ def save(run, step, keep=2):
         for rank in range(2):
             (folder / f"rank{rank}.bin").write_bytes(bytes(100 + rank))
 
-    return checkpoint.save(run, step, write, lambda: None, True, {"world_size": 2}, keep)
+    return checkpoint.save(run, step, write, lambda: None, True, True, {"world_size": 2}, keep)
 
 
 def test_the_newest_complete_one_counts(tmp_path):

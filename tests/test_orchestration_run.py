@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from data import storage
 from data.config import UserError
 from orchestration.config import PRETRAIN_SECTIONS
 from orchestration.recipe import load_config
@@ -121,6 +122,22 @@ def test_storage_that_cannot_be_written_is_said_before_work_starts(tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(UserError, match="cannot be written .*; give storage=FOLDER"):
         check_storage(load_config("demo", [f"storage={tmp_path}/file/runs"]))
-    with pytest.raises(UserError, match="not a folder"):
-        folder_of(load_config("demo", ["storage=s3://bucket/runs"]))
+    with pytest.raises(UserError, match="neither a folder nor a bucket"):
+        folder_of(load_config("demo", ["storage=http://bucket/runs"]))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]
+
+
+def test_a_bucket_that_cannot_be_written_is_said_before_work_starts(s3, monkeypatch):
+    for name, value in s3.items():
+        monkeypatch.setenv(name, value)
+    storage._filesystem.cache_clear()
+    with pytest.raises(UserError, match="storage=s3://no-such-bucket/runs: cannot be written .*; give a bucket that"):
+        check_storage(load_config("demo", ["storage=s3://no-such-bucket/runs"]))
+    config = load_config("demo", ["storage=s3://cloze-test/held", "name=r"])
+    check_storage(config)
+    with held(folder_of(config), config):
+        assert storage.children(folder_of(config)) == ["config.yaml", "lease.json"]
+        (folder_of(config) / "lease.json").unlink()  # as on another machine
+        with pytest.raises(UserError, match="is held by process"), held(folder_of(config), config):
+            pass
+    assert storage.children(folder_of(config)) == ["config.yaml"]

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from data.storage import fetch, fetch_once, publish
 from tuning.finetune import Split
 
 LARGEST_BYTES = 4 * 2**30  # of one encoder's features; beyond, frozen trials run the encoder instead
@@ -92,10 +93,12 @@ def cache_features(
 
 def load_features(folder: Path, split: str) -> np.ndarray:
     """(N, D) float32, memory-mapped: trials on one node share the pages."""
+    fetch_once(folder / f"{split}.npy")
     return np.load(folder / f"{split}.npy", mmap_mode="r")
 
 
 def _complete(folder: Path) -> bool:
+    fetch(folder / "manifest.json")
     return (folder / "manifest.json").is_file()  # written last
 
 
@@ -144,6 +147,7 @@ def _compute(todo: Mapping[Path, Request], num_cpus: float, num_gpus: float, pro
         (parts[folder] / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
         shutil.rmtree(folder, ignore_errors=True)
         parts[folder].rename(folder)
+        publish(folder, last="manifest.json")
 
 
 def _blocks(request: int, name: str, split: Split) -> list[Any]:
@@ -195,4 +199,5 @@ def _objective(encoder: str, fingerprint: str, device: str) -> Any:
     """
     from model.heads import Classification, build_classifier
 
+    fetch(Path(encoder))
     return Classification(build_classifier(encoder, ("a", "b"), 0), "frozen").eval().to(device)

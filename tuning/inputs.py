@@ -14,10 +14,12 @@ import numpy as np
 
 from data import tasks
 from data.config import UserError
+from data.storage import fetch, place, publish, shown
 from data.tasks import TaskData
 from model.encoder import check_folder
 from orchestration.cluster import Node
 from orchestration.config import Config
+from orchestration.run import folder_of
 from tuning.finetune import Split
 from tuning.space import points
 
@@ -29,12 +31,13 @@ def find_encoders(config: Config) -> dict[str, Path]:
 
     Raises UserError for a folder that is no encoder, or too few positions for finetune.length.
     """
-    export = Path(config.storage) / config.name / "export"
+    export = folder_of(config) / "export"
     folders: dict[str, Path] = {}
     for name in dict.fromkeys(config.sweep.encoders):
         if name == "random":
             continue
-        folder = export if name == "pretrained" else Path(name)
+        folder = export if name == "pretrained" else place(name)
+        fetch(folder)
         if (folder / "config.json").is_file():
             try:
                 check_folder(folder)
@@ -43,10 +46,11 @@ def find_encoders(config: Config) -> dict[str, Path]:
         else:
             own = "run cloze pretrain first"
             remedy = own if name == "pretrained" else 'give a Hugging Face folder, "pretrained" or "random"'
-            raise UserError(f"sweep.encoders={name}: no encoder in {folder}; {remedy}")
+            raise UserError(f"sweep.encoders={name}: no encoder in {shown(folder)}; {remedy}")
         folders[name] = folder
     if "random" in config.sweep.encoders:
         like = next(iter(folders.values()), export)
+        fetch(like)
         if not (like / "config.json").is_file():
             raise UserError(
                 "sweep.encoders=random: no encoder whose shape to copy; "
@@ -90,21 +94,26 @@ def random_encoder(like: Path, seed: int, cache: Path, resources: Mapping[str, f
 
     shape = hashlib.sha256((like / "config.json").read_bytes() + str(seed).encode()).hexdigest()[:16]
     folder = cache / f"random-{shape}"
+    fetch(folder)
     if not (folder / "config.json").is_file():
-        part = folder.with_name(f"{folder.name}.{os.getpid()}.part")
-        shutil.rmtree(part, ignore_errors=True)
-        ray.get(ray.remote(_write_random).options(**resources).remote(like, seed, part))
-        try:
-            part.rename(folder)
-        except OSError:  # another sweep was quicker
-            shutil.rmtree(part)
+        ray.get(ray.remote(_write_random).options(**resources).remote(like, seed, folder))
+        fetch(folder)
     return folder
 
 
 def _write_random(like: Path, seed: int, folder: Path) -> None:
+    """In a task, for torch: the folder appears whole."""
     from model.heads import write_random_encoder
 
-    write_random_encoder(like, seed, folder)
+    fetch(like)
+    part = folder.with_name(f"{folder.name}.{os.getpid()}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    write_random_encoder(like, seed, part)
+    try:
+        part.rename(folder)
+    except OSError:  # another sweep was quicker
+        shutil.rmtree(part)
+    publish(folder, last="config.json")
 
 
 def task_fingerprint(splits: Mapping[str, Split], labels: Sequence[str]) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from data.storage import publish
 from tuning.scores import METRICS
 
 Entry = dict[str, Any]
@@ -117,7 +118,8 @@ def write_leaderboard(entries: list[Entry], run: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
+    """Write a file whole or not at all, also to a bucket."""
     part = path.with_name(path.name + ".part")
     part.write_text(text, encoding="utf-8")
     os.replace(part, path)
+    publish(path)

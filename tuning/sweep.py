@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from data.corpus import DOCSTRINGS
+from data.storage import fetch, remove, shown, sizes
 from data.tasks import TaskData
 from orchestration.cluster import Node
 from orchestration.config import Config
+from orchestration.run import cache_of
 from tuning.features import Request, cache_features, encoder_fingerprint
 from tuning.inputs import (
     check_resources,
@@ -45,7 +47,7 @@ def check(config: Config, nodes: Sequence[Node]) -> None:
     points(config)
     check_resources(config, nodes)
     if config.task.train != DOCSTRINGS:
-        load_task(config, Path(config.storage) / ".cache", lambda text, fraction: None)
+        load_task(config, cache_of(config), lambda text, fraction: None)
     find_encoders(config)
 
 
@@ -60,6 +62,8 @@ def sweep(config: Config, run: Path, progress: Progress, task: TaskData | None =
     import ray
 
     run = run.resolve()
+    for name in ("trials", "leaderboard.json", "best"):
+        fetch(run / name)
     cache = run.parent / ".cache"
     sources = {name: folder.resolve() for name, folder in find_encoders(config).items()}
     check_resources(config, nodes_of_ray())
@@ -97,11 +101,11 @@ def sweep(config: Config, run: Path, progress: Progress, task: TaskData | None =
         write_leaderboard(entries, run)
         raise RuntimeError(
             f"no trial finished ({entries[0]['status']}): {entries[0]['error']}; "
-            f"delete {run / 'trials'} to run them again"
+            f"delete {shown(run / 'trials')} to run them again"
         )
 
     winner = next(trial for trial in trials if trial.id == best_trial(entries[0]))
-    if not (run / "trials" / winner.id / "weights.safetensors").is_file():
+    if "weights.safetensors" not in sizes(run / "trials" / winner.id):
         # Pruned when another point led; with more seeds this one does. The same trial again gives the same weights.
         features = _features([winner], encoders, splits, cache, asked, progress)
         again = Inputs(task.labels, splits, features, run / "trials", **asked)
@@ -117,8 +121,9 @@ def sweep(config: Config, run: Path, progress: Progress, task: TaskData | None =
         )
     )  # fmt: skip
     write_leaderboard(entries, run)
-    for weights in (run / "trials").glob("*/weights.safetensors"):
-        weights.unlink()
+    for name in sizes(run / "trials"):
+        if name.endswith("/weights.safetensors"):
+            remove(run / "trials" / name)
     progress(_outcome(trials, entries[0]), 1.0)
     return entries
 

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from data.storage import fetch, publish, remove
 from tuning.leaderboard import best_trial, make_entries, write_text
 
 Result = dict[str, Any]
@@ -87,7 +88,7 @@ def execute(
     """
     own = folder / trial.id
     own.mkdir(parents=True, exist_ok=True)
-    (own / "weights.safetensors").unlink(missing_ok=True)
+    remove(own / "weights.safetensors")
     started = time.monotonic()
     try:
         from safetensors.torch import save_file
@@ -105,15 +106,17 @@ def execute(
                 parts[name] = Split(
                     tokens.input_ids, tokens.lengths, tokens.labels, load_features(Path(features), name)
                 )
+        fetch(Path(trial.folder))
         outcome, weights = run_trial(
             Finetune(**trial.finetune), trial.folder, labels, parts["train"], parts["validation"], trial.metric,
             trial.seed, report, device_of(gpus),
         )  # fmt: skip
         if weights:
             save_file(weights, str(own / "weights.safetensors"))
+            publish(own / "weights.safetensors")
         outcome = {**outcome, "cached_features": features is not None}
     except Exception as error:  # any fault of one trial is that trial's result
-        (own / "error.txt").write_text(traceback.format_exc(), encoding="utf-8")
+        write_text(own / "error.txt", traceback.format_exc())
         text = " ".join(f"{type(error).__name__}: {error}".split())
         outcome = {"status": "failed", "error": text[:500], "seconds": round(time.monotonic() - started, 3)}
     result = make_result(trial, outcome)
@@ -137,7 +140,7 @@ def prune_weights(results: Sequence[Result], wanted: Mapping[tuple[str, str], in
     keep = best_trial(leader) if leader["score_mean"] is not None else None
     for result in whole:
         if result["trial"] != keep:
-            (folder / result["trial"] / "weights.safetensors").unlink(missing_ok=True)
+            remove(folder / result["trial"] / "weights.safetensors")
 
 
 def device_of(gpus: float) -> str:
@@ -168,10 +171,13 @@ def hand_over(
     from tuning.finetune import predict_logits
     from tuning.scores import METRICS
 
+    weights = trials_folder / trial.id / "weights.safetensors"
+    for path in (Path(trial.folder), Path(tokenizer_folder), weights):
+        fetch(path)
     model = build_classifier(trial.folder, labels, trial.seed)
     objective = Classification(model, trial.finetune["mode"]).eval()
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-    kept = load_file(str(trials_folder / trial.id / "weights.safetensors"))
+    kept = load_file(str(weights))
     if kept.keys() != trained.keys():
         raise RuntimeError(f"{trial.id}: the kept weights are not those of mode {trial.finetune['mode']}")
     for name, tensor in kept.items():
@@ -184,4 +190,5 @@ def hand_over(
         objective.to("cpu")
     facts = {**card, **({} if score is None else {f"test {trial.metric}": score})}
     export_folder(model, tokenizer_folder, best, facts)
+    publish(best, last="config.json")
     return score

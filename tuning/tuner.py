@@ -6,12 +6,12 @@ which each trial writes itself. Chooses nothing and knows no points.
 """
 
 import os
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from data.storage import fetch, remove, shown
 from tuning.trials import Result, Trial, execute, make_result, read_results
 
 Progress = Callable[[str, float | None], None]
@@ -49,7 +49,7 @@ def run_trials(
     from ray import tune
 
     folder = run / "log" / "tune"
-    shutil.rmtree(folder, ignore_errors=True)
+    remove(folder)
     trainable = tune.with_resources(
         tune.with_parameters(_trainable, trials={trial.id: trial for trial in todo}, inputs=inputs),
         {"cpu": inputs.num_cpus, "gpu": inputs.num_gpus},
@@ -61,11 +61,12 @@ def run_trials(
             reuse_actors=True, trial_name_creator=_name, trial_dirname_creator=_name, max_concurrent_trials=None
         ),
         run_config=tune.RunConfig(
-            name=folder.name, storage_path=str(folder.parent), verbose=0,
+            name=folder.name, storage_path=shown(folder.parent), verbose=0,
             callbacks=[_watch(todo, inputs.trials_folder, progress, ended)],
         ),
     )  # fmt: skip
     errors = {one.config["trial"]: one.error for one in tuner.fit() if one.config}
+    fetch(inputs.trials_folder)
     results = read_results(todo, inputs.trials_folder)
     for trial in todo:
         if trial.id not in results:
@@ -105,6 +106,7 @@ def _watch(todo: Sequence[Trial], folder: Path, progress: Progress, ended: Calla
 
     def finish(trial: Trial) -> None:
         shares[trial.id] = 1.0
+        fetch(folder / trial.id / "result.json")
         result = read_results([trial], folder).get(trial.id)
         if result is not None:
             ended(result)

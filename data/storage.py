@@ -1,0 +1,209 @@
+"""Where runs are kept: a folder that every node mounts, or a bucket (s3://, gs://) behind a mirror on each node.
+
+In: the user's `storage`. Out: a local path, the same on every node, that all other code reads and writes; `publish`
+carries what was written to the bucket, `fetch` brings what another node wrote. The bucket is the truth, the mirror a
+copy. For a mounted folder there is nothing to carry, and these functions return at once. So libraries that know only
+local files (DeepSpeed, safetensors, numpy's memory maps) work on both. Knows pyarrow.fs only.
+
+Credentials come from where AWS and Google keep them (instance profile, environment, ~/.aws), another endpoint from
+AWS_ENDPOINT_URL: never from a config.
+"""
+
+import os
+import re
+import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from data.config import UserError
+
+SCHEMES = ("s3", "gs")
+_MIRROR = re.compile(r"/tmp/cloze-mirror-\d+/(s3|gs)/([^/]+)/?(.*)")
+_THREADS = 8
+
+
+def place(storage: str) -> Path:
+    """The local path of a storage: itself, absolute, or the mirror of its bucket. Raises UserError for other URIs."""
+    scheme, separator, rest = storage.partition("://")
+    if not separator:
+        return Path(storage).expanduser().absolute()
+    if scheme not in SCHEMES or not rest.strip("/") or "?" in rest:
+        raise UserError(
+            f"storage={storage}: neither a folder nor a bucket; give a path that all nodes mount, s3://BUCKET/FOLDER "
+            f"or gs://BUCKET/FOLDER (another endpoint: AWS_ENDPOINT_URL)"
+        )
+    return Path(f"/tmp/cloze-mirror-{os.getuid()}") / scheme / rest.strip("/")
+
+
+def shown(path: str | Path) -> str:
+    """A path as the user knows it: the URI of what lies in a bucket, else the path."""
+    match = _MIRROR.fullmatch(str(path))
+    return f"{match[1]}://{match[2]}/{match[3]}".rstrip("/") if match else str(path)
+
+
+def is_remote(path: str | Path) -> bool:
+    """Whether a path is the mirror of a bucket."""
+    return _MIRROR.fullmatch(str(path)) is not None
+
+
+@lru_cache
+def _filesystem(scheme: str, bucket: str) -> Any:
+    from pyarrow import fs
+
+    return fs.FileSystem.from_uri(f"{scheme}://{bucket}")[0]
+
+
+def _remote(path: Path) -> tuple[Any, str] | None:
+    """The filesystem and key behind a path; None for a mounted one."""
+    match = _MIRROR.fullmatch(str(path))
+    return (_filesystem(match[1], match[2]), f"{match[2]}/{match[3]}".rstrip("/")) if match else None
+
+
+def publish(path: Path, last: str | None = None, keep: bool = True) -> None:
+    """Carry a file, or all files of a folder, to the bucket. Raises OSError.
+
+    `last`: the file in a folder whose presence says that the rest is there. keep=False: the local copy is not needed.
+    """
+    remote = _remote(path)
+    if remote is None:
+        return
+    if path.is_file():
+        _upload(*remote, path)
+    else:
+        names = [file.relative_to(path).as_posix() for file in sorted(path.rglob("*")) if file.is_file()]
+        filesystem, key = remote
+        first = [name for name in names if name != last and not name.endswith(".part")]
+        with ThreadPoolExecutor(_THREADS) as pool:
+            list(pool.map(lambda name: _upload(filesystem, f"{key}/{name}", path / name), first))
+        if last in names:
+            _upload(filesystem, f"{key}/{last}", path / last)
+    if not keep:
+        forget(path)
+
+
+def forget(path: Path) -> None:
+    """Delete this node's copy of what lies in a bucket; what lies in a mounted folder stays."""
+    if is_remote(path):
+        _remove_local(path)
+
+
+def fetch(path: Path) -> None:
+    """Make the local copy of a file or folder equal to the bucket's; what is not there is removed. Raises OSError."""
+    remote = _remote(path)
+    if remote is None:
+        return
+    from pyarrow import fs
+
+    filesystem, key = remote
+    info = filesystem.get_file_info(key)
+    if info.type == fs.FileType.File:
+        _download(filesystem, info, path)
+        return
+    files = {name: info for name, info in _files(filesystem, key).items() if not _is_same(path / name, info)}
+    with ThreadPoolExecutor(_THREADS) as pool:
+        list(pool.map(lambda item: _download(filesystem, item[1], path / item[0]), files.items()))
+    there = _files(filesystem, key)
+    for file in path.rglob("*") if path.is_dir() else ():
+        if file.is_file() and not file.name.endswith(".part") and file.relative_to(path).as_posix() not in there:
+            file.unlink(missing_ok=True)
+    if not there:
+        _remove_local(path)
+
+
+def fetch_once(path: Path) -> Path:
+    """Fetch a file that never changes, such as a shard's tokenizer, unless it is here already; returns `path`."""
+    if not path.exists():
+        fetch(path)
+    return path
+
+
+def source(path: Path) -> Any:
+    """What pyarrow.parquet reads: the path, or an open file of the bucket, of which only the needed part is read."""
+    remote = _remote(path)
+    return path if remote is None else remote[0].open_input_file(remote[1])
+
+
+def remove(path: Path) -> None:
+    """Delete a file or folder, where it lies and here; nothing there is no error."""
+    remote = _remote(path)
+    if remote is not None:
+        from pyarrow import fs
+
+        filesystem, key = remote
+        kind = filesystem.get_file_info(key).type
+        if kind == fs.FileType.File:
+            filesystem.delete_file(key)
+        elif kind == fs.FileType.Directory:
+            filesystem.delete_dir(key)
+    _remove_local(path)
+
+
+def sizes(folder: Path) -> dict[str, int]:
+    """Bytes of every file below a folder, by name relative to it."""
+    remote = _remote(folder)
+    if remote is not None:
+        return {name: info.size for name, info in _files(*remote).items()}
+    files = (file for file in sorted(folder.rglob("*")) if file.is_file())
+    return {file.relative_to(folder).as_posix(): file.stat().st_size for file in files}
+
+
+def children(folder: Path) -> list[str]:
+    """Names of the files and folders in a folder, sorted; none where there is no folder."""
+    remote = _remote(folder)
+    if remote is None:
+        return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    from pyarrow import fs
+
+    filesystem, key = remote
+    infos = filesystem.get_file_info(fs.FileSelector(key, allow_not_found=True))
+    return sorted({info.base_name for info in infos})
+
+
+def _files(filesystem: Any, key: str) -> dict[str, Any]:
+    """Every file below a key, by relative name."""
+    from pyarrow import fs
+
+    infos = filesystem.get_file_info(fs.FileSelector(key, recursive=True, allow_not_found=True))
+    return {info.path[len(key) + 1 :]: info for info in infos if info.type == fs.FileType.File}
+
+
+def _upload(filesystem: Any, key: str, path: Path) -> None:
+    from pyarrow import fs
+
+    fs.copy_files(str(path), key, source_filesystem=fs.LocalFileSystem(), destination_filesystem=filesystem)
+    _stamp(path, filesystem.get_file_info(key))
+
+
+def _download(filesystem: Any, info: Any, path: Path) -> None:
+    """Whole or not at all: other processes of this node may read or fetch the same file."""
+    from pyarrow import fs
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.part")
+    fs.copy_files(info.path, str(part), source_filesystem=filesystem, destination_filesystem=fs.LocalFileSystem())
+    _stamp(part, info)
+    part.replace(path)
+
+
+def _stamp(path: Path, info: Any) -> None:
+    """Give a copy the bucket's time: a later fetch of its folder then knows that it is the same."""
+    seconds = int(info.mtime.timestamp())
+    os.utime(path, (seconds, seconds))
+
+
+def _is_same(path: Path, info: Any) -> bool:
+    try:
+        status = path.stat()
+    except OSError:
+        return False
+    return status.st_size == info.size and int(status.st_mtime) == int(info.mtime.timestamp())
+
+
+def _remove_local(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
