@@ -57,6 +57,8 @@ class Request:
     recipe: Path | None
     """A recipe of the user; a shipped one travels with the code."""
     recipe_name: str
+    packages: list[str]
+    """What its nodes install where they lack it."""
 
 
 def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -80,7 +82,8 @@ def requested(words: list[str], options: argparse.Namespace, settings: Sequence[
         if options.output is not None:
             places["-o"] = str(options.output)
         check_paths(verb, None, places)
-        return Request(verb, words, None, load_config(None, ["name=predict", *settings]).cluster, None, "none")
+        cluster = load_config(None, ["name=predict", *settings]).cluster
+        return Request(verb, words, None, cluster, None, "none", requirements(cluster))
     overrides = list(options.overrides)
     if verb == "doctor" and options.recipe is None and not any(word.startswith("name=") for word in overrides):
         overrides.append("name=doctor")
@@ -88,7 +91,7 @@ def requested(words: list[str], options: argparse.Namespace, settings: Sequence[
     check_paths(verb, config, {"--dump-batches": getattr(options, "dump_batches", None)})
     path = recipe_path(options.recipe) if options.recipe is not None else None
     own = path if path is not None and path.parent != RECIPES else None
-    return Request(verb, words, config, config.cluster, own, options.recipe or "none")
+    return Request(verb, words, config, config.cluster, own, options.recipe or "none", requirements(config.cluster))
 
 
 def check_paths(verb: str, config: Config | None, places: Mapping[str, str | None]) -> None:
@@ -143,7 +146,7 @@ def environment(given: Sequence[str]) -> dict[str, str]:
 
 def requirements(cluster: Cluster) -> list[str]:
     """The packages that a job installs where a node lacks them. Raises UserError for a file that cannot be read."""
-    if cluster.requirements is None:
+    if cluster.requirements is None or cluster.image is not None:
         return []
     if cluster.requirements == "pinned":
         return pinned()
@@ -200,7 +203,6 @@ def pinned() -> list[str]:
 def described(request: Request, variables: dict[str, str], archive: Path, python: str) -> Job:
     """The job of a request; `python` is the interpreter that Ray runs with on the cluster."""
     cluster, words = request.cluster, list(request.words)
-    packages = requirements(cluster) if cluster.image is None else []
     runtime_env: dict[str, Any] = {"env_vars": variables}
     if request.recipe is not None:
         words = _without_recipe(words)
@@ -215,9 +217,9 @@ def described(request: Request, variables: dict[str, str], archive: Path, python
         runtime_env["working_dir"] = str(archive)
         if request.recipe is not None:
             words[1:1] = ["-c", RECIPE]
-    if packages:  # Ray then makes a virtual environment over the node's own, and puts it first in PATH
-        runtime_env["pip"] = {"packages": packages, "pip_check": False}
-    if packages or cluster.image is not None:
+    if request.packages:  # Ray then makes a virtual environment over the node's own, and puts it first in PATH
+        runtime_env["pip"] = {"packages": request.packages, "pip_check": False}
+    if request.packages or cluster.image is not None:
         python = "python"
     name = request.config.name if request.config is not None else request.verb
     return Job(
