@@ -110,21 +110,28 @@ def this_machine() -> list[Node]:
     return [Node(float(os.cpu_count() or 1), float(torch.cuda.device_count()))]
 
 
-def check_workers(scaling: Scaling, nodes: list[Node]) -> None:
-    """Refuse workers that the nodes cannot hold beside Ray Data. Raises UserError with both numbers."""
+def check_workers(scaling: Scaling, nodes: list[Node], autoscales: bool = False) -> None:
+    """Refuse workers that the nodes cannot hold beside Ray Data. Raises UserError with both numbers.
+
+    Ray would wait for ever without a word. A cluster that autoscales may have nodes tomorrow that nobody sees today.
+    """
+    if autoscales:
+        return
     cpus, gpus = sum(node.cpus for node in nodes), sum(node.gpus for node in nodes)
     wanted_cpus, wanted_gpus = scaling.workers * scaling.cpus_per_worker, scaling.workers * scaling.gpus_per_worker
     asked = f"scaling.workers={scaling.workers} x scaling.cpus_per_worker={scaling.cpus_per_worker:g}"
     if wanted_gpus > gpus:
         raise UserError(
             f"scaling.workers={scaling.workers} x scaling.gpus_per_worker={scaling.gpus_per_worker:g}: needs "
-            f"{wanted_gpus:g} GPUs, the cluster has {gpus:g}; give fewer workers, or scaling.gpus_per_worker=0"
+            f"{wanted_gpus:g} GPUs, the cluster has {gpus:g}; give fewer workers, scaling.gpus_per_worker=0, or, where "
+            f"the cluster starts nodes on demand, cluster.autoscales=true"
         )
     if wanted_cpus + DATA_CPUS > cpus:
         fitting = int((cpus - DATA_CPUS) / scaling.cpus_per_worker + 1e-9)
         raise UserError(
             f"{asked}: needs {wanted_cpus:g} CPUs and {DATA_CPUS:g} for Ray Data, the cluster has {cpus:g}; "
-            f"give scaling.workers<={max(fitting, 0)} or a smaller scaling.cpus_per_worker"
+            f"give scaling.workers<={max(fitting, 0)}, a smaller scaling.cpus_per_worker, or, where the "
+            f"cluster starts nodes on demand, cluster.autoscales=true"
         )
     places = sum(_places(scaling, node) for node in nodes)
     if places < scaling.workers:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from data.config import Corpus, Masking, Rows, Section, Tokenizer
 from model.config import Encoder, Head, Objective
-from tuning.config import Finetune, Sweep
+from tuning.config import Finetune, Gpus, Sweep
 
 Size = Annotated[int, Field(ge=1)]
 
@@ -58,7 +58,8 @@ class Scaling(Section):
     """Ray Train workers."""
     cpus_per_worker: Annotated[float, Field(gt=0)] = 0.5
     """CPUs a worker asks of Ray. Keep some for Ray Data: workers that take every CPU starve the reader."""
-    gpus_per_worker: Annotated[float, Field(ge=0)] = 0
+    gpus_per_worker: Gpus = 0
+    """GPUs a worker asks of Ray."""
     max_restarts: Annotated[int, Field(ge=0)] = 3
     """How often a broken worker group is started again from the newest checkpoint."""
 
@@ -80,6 +81,8 @@ class Cluster(Section):
     requirements file, or None: nothing."""
     image: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@-]*$")] | None = None
     """Container image that a submitted job runs in; it holds Cloze, since Ray ships no files into one."""
+    autoscales: bool = False
+    """The cluster starts nodes when they are asked for: what it lacks now is waited for, not refused."""
 
 
 class Task(Section):

@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,6 +35,7 @@ logger = logging.getLogger(__name__)
 Update = Callable[[str, float | None], None]
 
 POLL_SECONDS = 0.5
+WAIT_SECONDS = 30  # workers start in 10 to 20 s; after that the user is told what they may be waiting for
 
 
 def check(config: Config, run: Path) -> None:
@@ -114,10 +116,9 @@ def pretrain(
     """
     import ray
     from ray.train import FailureConfig, RunConfig, ScalingConfig
-    from ray.train.torch import TorchConfig
     from ray.train.v2.api.exceptions import TrainingFailedError
 
-    from orchestration.group import WorkerGroup
+    from orchestration.group import Collectives, WorkerGroup
     from orchestration.stream import Pacer, Plan, Stream
     from orchestration.worker import Job, pretrain_worker
 
@@ -149,7 +150,7 @@ def pretrain(
     gpus = config.scaling.gpus_per_worker
     trainer = WorkerGroup(
         lambda: pretrain_worker(job),
-        torch_config=TorchConfig(backend="nccl" if gpus else "gloo"),
+        torch_config=Collectives(),
         scaling_config=ScalingConfig(
             num_workers=config.scaling.workers,
             use_gpu=gpus > 0,
@@ -245,7 +246,7 @@ def _follow(
     import ray
     from ray.exceptions import RayError
 
-    text = "starting workers"
+    text, begun = "starting workers", time.monotonic()
     while not ended.wait(POLL_SECONDS):
         if asked.is_set():
             pacer.stop.remote()
@@ -254,6 +255,9 @@ def _follow(
         except RayError as error:
             logger.warning("no word from the pacer: %s", error)
             continue
+        if not line and time.monotonic() - begun > WAIT_SECONDS:
+            free, there = (all_of().get("CPU", 0) for all_of in (ray.available_resources, ray.cluster_resources))
+            text = f"waiting for workers: {free:g} of {there:g} CPUs are free"
         if "loss" in line:
             trains.set()
             rate = line["tokens_per_second"]

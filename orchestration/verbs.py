@@ -9,6 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ def pretrain(options: argparse.Namespace) -> int:
         print(f"{config.name} is finished: nothing to do. Another name=NAME makes a new run.")
         print(_outcome(summary, run))
         return 0
-    _on_nodes(config, options.dry_run, lambda nodes: check_workers(config.scaling, nodes))
+    _on_nodes(config, options.dry_run, partial(check_workers, config.scaling, autoscales=config.cluster.autoscales))
     if options.dry_run:
         from orchestration.plan import describe
 
@@ -48,7 +49,7 @@ def pretrain(options: argparse.Namespace) -> int:
 
     def work(terminal: Any, progress: Progress) -> int:
         with joined(config.cluster) as nodes:
-            check_workers(config.scaling, nodes)
+            check_workers(config.scaling, nodes, config.cluster.autoscales)
             with progress.stage("corpus") as update:
                 store = trainer.prepare_rows(config, run, update)
             with progress.stage("pretrain") as update:

@@ -8,6 +8,7 @@ come through `get_dataset_shard` and nowhere else. Nothing that is called below 
 
 import json
 import os
+import socket
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -19,18 +20,18 @@ from typing import Any
 import numpy as np
 import ray
 import ray.train
-import ray.train.torch
 import torch
 import torch.distributed as dist
 
 from data.batches import Part, micro_batches, steps_of
-from data.storage import fetch, forget, publish
+from data.storage import fetch, forget, is_remote, publish
 from model.encoder import build_encoder
 from model.export import export_folder
 from model.objectives import build_objective
 from orchestration import checkpoint, metrics
 from orchestration.config import Config
 from orchestration.engine import DeepSpeedEngine
+from orchestration.group import worker_device
 from orchestration.journal import Journal
 from orchestration.schedule import learning_rate
 from orchestration.steps import Batch, evaluate, train_steps
@@ -58,7 +59,12 @@ def pretrain_worker(job: Job) -> None:
     """Train from the stream's cursor to the last step, then export. An error names the rank and the step."""
     config, run = job.config, Path(job.run)
     pretrain, rank = config.pretrain, dist.get_rank()
-    device = ray.train.torch.get_device()
+    if not is_remote(run) and not (run / "config.yaml").exists():
+        raise RuntimeError(
+            f"rank {rank} on {socket.gethostname()}: {run} is not there; storage must be a folder that every node "
+            f"mounts, or a bucket (storage=s3://BUCKET/FOLDER)"
+        )
+    device = worker_device()
     share_cores(ray.train.get_context().get_local_world_size(), device)
 
     model = build_encoder(config.encoder, job.vocab_size, job.pad_id, config.seed)
@@ -158,15 +164,22 @@ def tensors(batches: list[dict[str, Any]]) -> list[Batch]:
     return [{key: torch.from_numpy(array) for key, array in batch.items()} for batch in batches]
 
 
+def is_first_of_node() -> bool:
+    """Whether no lower rank is on this node. Local ranks of Ray Train are by IP address, which two nodes may share."""
+    nodes: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(nodes, ray.get_runtime_context().get_node_id())
+    return nodes.index(nodes[dist.get_rank()]) == dist.get_rank()
+
+
 def load(engine: DeepSpeedEngine, folder: Path) -> None:
     """Load a checkpoint, all ranks together; out of a bucket the first rank of each node brings it."""
-    is_first_of_node = ray.train.get_context().get_local_rank() == 0
-    if is_first_of_node:
+    is_first = is_first_of_node()
+    if is_first:
         fetch(folder)
     dist.barrier()
     engine.load(folder)
     dist.barrier()
-    if is_first_of_node:
+    if is_first:
         forget(folder)
 
 
@@ -178,7 +191,7 @@ def save(engine: DeepSpeedEngine, job: Job, step: int) -> None:
         write_state=engine.save,
         barrier=dist.barrier,
         is_first_rank=dist.get_rank() == 0,
-        is_first_of_node=ray.train.get_context().get_local_rank() == 0,
+        is_first_of_node=is_first_of_node(),
         facts={"world_size": dist.get_world_size(), "zero_stage": job.config.zero.stage},
         keep=job.config.checkpoints.keep,
     )

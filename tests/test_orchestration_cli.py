@@ -48,7 +48,7 @@ def here(tmp_path, monkeypatch):
         ("pretrain name=x corpus.sources=corpus.txt storage=/proc", "storage=/proc: /proc cannot be written"),
         ("pretrain name=x corpus.sources=corpus.txt cluster.address=127.0.0.1:1", "no Ray answers there"),
         ("pretrain name=x corpus.sources=corpus.txt cluster.address=nonsense", "cluster.address=nonsense: no Ray"),
-        ("pretrain name=x corpus.sources=corpus.txt storage=nfs://b/runs", "storage=nfs://b/runs: neither a folder nor"),
+        ("pretrain name=x corpus.sources=corpus.txt storage=nfs://b/runs", "storage=nfs://b/runs: neither"),
         ("pretrain name=x corpus.sources=corpus.txt encoder.init=a", "encoder.init=a brings a vocabulary; give tok"),
         ("pretrain name=x corpus.sources=corpus.txt tokenizer.path=folder", "folder"),
         ("sweep name=x task.train=train.csv", "task: validation is missing; give task.validation=FILE"),

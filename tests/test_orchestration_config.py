@@ -22,6 +22,7 @@ from orchestration.recipe import RECIPES, build_config, load_config, parse_yaml
         ("name=a-sweep", "name=a-sweep: that is the folder of a sweep"),
         ("encoder.num_attention_heads=3", "encoder: hidden_size 128 is not a multiple of num_attention_heads 3"),
         ("encoder.init=somewhere", "encoder.init=somewhere brings a vocabulary; give tokenizer.path=somewhere too"),
+        ("scaling.gpus_per_worker=1.5", "scaling.gpus_per_worker: 1.5 GPUs: a share of one, or a whole number"),
         ("task.train=a.csv", "task: validation is missing; give task.validation=FILE"),
         ("name=a/b", "name='a/b': string should match pattern"),
         ("pretrain.learning_rate=.nan", "pretrain.learning_rate=nan: input should be a finite number"),

@@ -5,7 +5,7 @@ In: plain mappings. Out: frozen, validated sections. Knows pydantic only, so tha
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
 
 class Section(BaseModel):
@@ -16,7 +16,15 @@ class Section(BaseModel):
     )
 
 
+def _whole_above_one(gpus: float) -> float:
+    """Ray's rule: a fraction shares one GPU, more than one are whole."""
+    if gpus > 1 and not gpus.is_integer():
+        raise ValueError(f"{gpus:g} GPUs: a share of one, or a whole number; give {int(gpus)} or {int(gpus) + 1}")
+    return gpus
+
+
 Size = Annotated[int, Field(ge=1)]
+Gpus = Annotated[float, Field(ge=0), AfterValidator(_whole_above_one)]
 
 
 class Finetune(Section):
@@ -56,7 +64,7 @@ class Sweep(Section):
     """Trials of each point, with seeds seed, seed + 1, ..."""
     cpus_per_trial: Annotated[float, Field(gt=0)] = 1
     """CPUs that a trial asks of Ray."""
-    gpus_per_trial: Annotated[float, Field(ge=0)] = 0
+    gpus_per_trial: Gpus = 0
     """GPUs that a trial asks of Ray; fractions share one."""
     must_beat_random: bool = False
     """Exit with 1 unless the best pretrained entry beats the best random one by more than both seed deviations."""

@@ -70,13 +70,16 @@ def find_encoders(config: Config) -> dict[str, Path]:
 
 def check_resources(config: Config, nodes: Sequence[Node]) -> None:
     """Raise UserError where no node could ever hold one trial: Ray would wait for ever."""
+    if config.cluster.autoscales:
+        return
     for resource, key in (("CPU", "cpus_per_trial"), ("GPU", "gpus_per_trial")):
         wanted = getattr(config.sweep, key)
         most = max((node.cpus if resource == "CPU" else node.gpus for node in nodes), default=0.0)
         if wanted > most:
             raise UserError(
                 f"sweep.{key}={wanted:g}: a trial needs {wanted:g} {resource}s, the largest node has {most:g}; "
-                f"give sweep.{key}<={most:g} or a larger node"
+                f"give sweep.{key}<={most:g}, a larger node, or, where the cluster starts nodes on demand, "
+                f"cluster.autoscales=true"
             )
 
 
