@@ -1,4 +1,4 @@
-"""What the verbs of a cluster do: jobs, their state, the cluster's health, and the files that make one.
+"""What the verbs of a cluster do: how far runs are, the nodes' health, and the files that make a cluster.
 
 In: a verb's parsed options. Out: its exit code, and what it prints. What is printed is made elsewhere.
 """
