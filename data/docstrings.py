@@ -82,10 +82,12 @@ def build(
     progress: Callable[[str, float | None], None],
     packages: Sequence[str] = PACKAGES,
     classes: Sequence[str] = CLASSES,
+    run: str = "cloze",
 ) -> Path:
     """Build corpus-<package>.parquet (text, file) and task-<split>.parquet (text, label, file), or find them built.
 
-    Returns their folder, `cache`/docstrings-<key>. Ray must have been started if they are not built yet.
+    Returns their folder, `cache`/docstrings-<key>. Ray must have been started if they are not built yet; its execution
+    is named after `run`.
     """
     target = Path(cache).absolute() / f"docstrings-{key(packages, classes)}"
     fetch(target)
@@ -96,7 +98,7 @@ def build(
     import pyarrow.parquet as pq
 
     with fresh_folder(target) as part:
-        found = _read_packages(packages, classes, progress)
+        found = _read_packages(packages, classes, progress, run)
         corpus, task = _divide(found, classes)
         for package, docstrings in corpus.items():
             columns = {"text": [one.text for one in docstrings], "file": [one.file for one in docstrings]}
@@ -120,7 +122,7 @@ def docstring_task(cache: Path, progress: Callable[[str, float | None], None], *
 
 
 def _read_packages(
-    packages: Sequence[str], classes: Sequence[str], progress: Callable[[str, float | None], None]
+    packages: Sequence[str], classes: Sequence[str], progress: Callable[[str, float | None], None], run: str
 ) -> list[Docstring]:
     """Docstrings of all packages, each package's in its own order, packages in the order of the list."""
     import pyarrow as pa
@@ -140,7 +142,7 @@ def _read_packages(
     dataset = ray.data.from_items(heaviest_first, override_num_blocks=len(packages))
     dataset.context.enable_progress_bars = dataset.context.print_on_execution_start = False
     dataset = dataset.map_batches(read, batch_size=1, batch_format="pyarrow", num_cpus=0.5)
-    dataset.set_name("docstrings")
+    dataset.set_name(f"{run}-docstrings")
     found: dict[str, list[Docstring]] = defaultdict(list)
     for batch in dataset.iter_batches(batch_size=None, batch_format="pyarrow"):
         for row in batch.to_pylist():  # pyright: ignore[reportAttributeAccessIssue]

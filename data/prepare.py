@@ -46,8 +46,11 @@ def prepare(
     cache: Path,
     progress: Progress,
     chunk_bytes: int = CHUNK_BYTES,
+    run: str = "cloze",
 ) -> Store:
     """Prepare a corpus in `cache`/<fingerprint>/, in shards of `chunk_bytes` of text, or open it if that was done.
+
+    `run` stands before the names of the Ray Data executions, by which a dashboard tells runs apart.
 
     Raises UserError for sources that cannot be read, more unusable records than corpus.max_bad_fraction, no text,
     a vocabulary that the text cannot fill, and a tokenizer that lacks special tokens. A run that is killed leaves
@@ -68,8 +71,8 @@ def prepare(
     assert ray.is_initialized(), "the driver starts Ray before it prepares a corpus"
     shutil.rmtree(target, ignore_errors=True)  # without its manifest it is not whole
     with fresh_folder(target) as part:
-        groups = group_files(_expand(files, cache, progress), chunk_bytes)
-        manifest = _fill(part, groups, corpus, tokenizer, rows, chunk_bytes, progress)
+        groups = group_files(_expand(files, cache, progress, run), chunk_bytes)
+        manifest = _fill(part, groups, corpus, tokenizer, rows, chunk_bytes, progress, run)
         (part / MANIFEST).write_text(json.dumps(manifest, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return open_store(target)
 
@@ -95,14 +98,14 @@ def fingerprint(
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
-def _expand(files: list[SourceFile], cache: Path, progress: Progress) -> list[SourceFile]:
+def _expand(files: list[SourceFile], cache: Path, progress: Progress, run: str) -> list[SourceFile]:
     """Put the files of the embedded corpus where "docstrings" stands, building it if it is not there yet."""
     expanded: list[SourceFile] = []
     for file in files:
         if file.path != DOCSTRINGS:
             expanded.append(file)
             continue
-        folder = docstrings.build(cache, progress)
+        folder = docstrings.build(cache, progress, run=run)
         for path in sorted(folder.glob("corpus-*.parquet")):
             expanded.append(SourceFile(str(path), "parquet", size_bytes=path.stat().st_size))
     return expanded
@@ -116,9 +119,10 @@ def _fill(
     rows: Rows,
     chunk_bytes: int,
     progress: Progress,
+    run: str,
 ) -> dict[str, Any]:
     """Write everything but the manifest into `part` and return the manifest."""
-    scans = _scan(groups, chunk_bytes, tokenizer, progress)
+    scans = _scan(groups, chunk_bytes, tokenizer, progress, run)
     num_files = sum(map(len, groups))
     skipped: Counter[str] = Counter()
     for scan in scans:
@@ -148,7 +152,7 @@ def _fill(
         load_tokenizer(tokenizer.path).save_pretrained(str(part / "tokenizer"))
     publish(part / "tokenizer")  # the tasks of other nodes read it
     described = describe_tokenizer(part / "tokenizer")
-    shards, tokens = _write(part, plan, rows, described, progress)
+    shards, tokens = _write(part, plan, rows, described, progress, run)
     if not shards["train"]:
         raise UserError("corpus.sources: no document holds a token of tokenizer.path; give other text or tokenizer")
     empty_files = [name for scan in scans for name in scan.chunk.empty_files]
@@ -187,7 +191,7 @@ def _run(
 
 
 def _scan(
-    groups: list[list[SourceFile]], chunk_bytes: int, tokenizer: Tokenizer, progress: Progress
+    groups: list[list[SourceFile]], chunk_bytes: int, tokenizer: Tokenizer, progress: Progress, run: str
 ) -> list[Scan]:
     """Pass 1. Returns what was learnt of every chunk, in the order of the corpus; raises UserError."""
     import pyarrow as pa
@@ -206,7 +210,7 @@ def _scan(
 
     scans: list[Scan] = []
     done = documents = 0
-    for row in _run("scan", len(groups), chunk_bytes, (scan, ROWS_CPUS)):
+    for row in _run(f"{run}-scan", len(groups), chunk_bytes, (scan, ROWS_CPUS)):
         result: Scan = pickle.loads(row["scan"])
         if result.fault:
             raise UserError(result.fault)
@@ -218,7 +222,7 @@ def _scan(
 
 
 def _write(
-    part: Path, plan: Plan, rows: Rows, tokenizer: dict[str, Any], progress: Progress
+    part: Path, plan: Plan, rows: Rows, tokenizer: dict[str, Any], progress: Progress, run: str
 ) -> tuple[dict[str, list[dict[str, Any]]], int]:
     """Pass 2. Returns the shards of both parts in the order of the corpus, and the tokens of all rows."""
     import pyarrow as pa
@@ -246,7 +250,7 @@ def _write(
         return pa.Table.from_pylist([line])
 
     lines: list[dict[str, Any]] = []
-    for line in _run("rows", len(plan.groups), plan.chunk_bytes, (read, READ_CPUS), (write, ROWS_CPUS)):
+    for line in _run(f"{run}-rows", len(plan.groups), plan.chunk_bytes, (read, READ_CPUS), (write, ROWS_CPUS)):
         lines.append(line)
         written = sum(line["train"] + line["held_out"] for line in lines)
         progress(f"rows: {written:,} of {rows.length} tokens", 0.5 + 0.5 * len(lines) / len(plan.num_documents))

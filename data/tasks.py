@@ -50,6 +50,7 @@ def load_task(
     train_size: int | None,
     cache: Path,
     progress: Callable[[str, float | None], None],
+    run: str = "cloze",
 ) -> TaskData:
     """Read a task. Labels are the texts of the label column, named by the training file before `train_size` cuts it.
 
@@ -59,7 +60,7 @@ def load_task(
     """
     files: dict[str, str | None] = {"train": train, "validation": validation, "test": test}
     if train == DOCSTRINGS:
-        built_in = {split: str(path) for split, path in docstrings.docstring_task(cache, progress).items()}
+        built_in = {split: str(path) for split, path in docstrings.docstring_task(cache, progress, run=run).items()}
         files = {split: built_in[split] if split == "train" else files[split] or built_in[split] for split in files}
         text, label = "text", "label"
     read: dict[str, tuple[list[str], list[str], int]] = {}

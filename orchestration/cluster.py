@@ -11,13 +11,14 @@ import signal
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from data.config import UserError
 from orchestration.config import Cluster, Scaling
 from orchestration.pins import PINNED
+from orchestration.ship import shipped
 
 DATA_CPUS = 0.5  # what the stream's two reading tasks ask for; without it training waits for ever
 
@@ -27,6 +28,7 @@ QUIET = {
     "RAY_AIR_NEW_OUTPUT": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_TRAIN_V2_ENABLED": "1",
+    "RAY_TRAIN_ENABLE_STATE_TRACKING": "1",  # /api/train/v2/runs/v1 lists the run by its name
     "TOKENIZERS_PARALLELISM": "false",
     "HF_HUB_OFFLINE": "1",
     "PYTHONWARNINGS": "ignore",
@@ -41,9 +43,14 @@ class Node:
     gpus: float
 
 
+def in_job() -> bool:
+    """Whether this process is the driver of a submitted job: Ray hands it the job's runtime environment."""
+    return "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ
+
+
 def address_of(cluster: Cluster) -> str | None:
-    """The cluster to join; None: a private Ray on this machine."""
-    return cluster.address or os.environ.get("RAY_ADDRESS") or None
+    """The cluster to join, a job its own; None: a private Ray on this machine."""
+    return (None if in_job() else cluster.address) or os.environ.get("RAY_ADDRESS") or None
 
 
 def check_address(address: str | None) -> None:
@@ -70,9 +77,12 @@ def joined(cluster: Cluster) -> Iterator[list[Node]]:
 
     address = address_of(cluster)
     check_address(address)
-    private: dict[str, Any] = {} if address else {"include_dashboard": False}
+    extra: dict[str, Any] = {} if address else {"include_dashboard": False}
     try:
-        ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **private)
+        with ExitStack() as stack:
+            if address not in (None, "local") and not in_job():  # a job's own code is on every node already
+                extra["runtime_env"] = {"working_dir": str(stack.enter_context(shipped()).archive)}
+            ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **extra)
     except (ConnectionError, ValueError) as error:
         raise UserError(
             f"cluster.address={address}: no Ray answers there ({str(error).splitlines()[0]}); "

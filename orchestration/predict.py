@@ -191,7 +191,7 @@ def _labelled(loaded: Loaded, pieces: Callable[[], Iterator[Any]], num_lines: in
             num_cpus=0 if gpus else min(1.0, cpus),
             num_gpus=1 if gpus else 0,
         )
-        dataset.set_name("cloze_predict")
+        dataset.set_name("cloze-predict")
     batches: Any = dataset.iter_batches(batch_size=None, batch_format="pyarrow")
     for batch in batches:
         for piece in batch.to_pylist():

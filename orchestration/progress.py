@@ -16,22 +16,32 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple, Protocol, TextIO
 
 from data.config import UserError
+from orchestration.credentials import masked
 
-Update = Callable[[str, float | None], None]
 PLAIN_LINE_SECONDS = 15.0
 NAME_WIDTH = 10  # "tokenizer" and "pretrain" line up
 # An ETA from the first moments is noise: below both of these none is shown.
 ETA_AFTER_SECONDS, ETA_AFTER_FRACTION = 3.0, 0.01
 
 
+class Update(Protocol):
+    """What a stage calls while it works."""
+
+    def __call__(self, text: str, fraction: float | None = None, **facts: Any) -> None:
+        """Text to show, share done, and what `cloze status` is told by name: step, loss, ..."""
+        ...
+
+
 class Progress:
     """Shows stages one after the other on a stream (standard error if none is given)."""
 
-    def __init__(self, stream: TextIO | None = None) -> None:
+    def __init__(self, stream: TextIO | None = None, watch: "Callable[[Stage], None] | None" = None) -> None:
+        """`watch` is told of each stage when it begins."""
         self._stream = sys.stderr if stream is None else stream
+        self._watch = watch
         self._live = self._stream.isatty() and os.environ.get("TERM", "dumb") not in ("", "dumb")
         self._gone = False
 
@@ -44,6 +54,8 @@ class Progress:
         its own message is all that is shown of it.
         """
         stage = Stage(name)
+        if self._watch is not None:
+            self._watch(stage)
         show = self._show_live if self._live else self._show_plain
         try:
             with show(stage) as update:
@@ -70,9 +82,9 @@ class Progress:
     def _show_plain(self, stage: "Stage") -> Iterator[Update]:
         last = stage.begun
 
-        def update(text: str, fraction: float | None = None) -> None:
+        def update(text: str, fraction: float | None = None, **facts: Any) -> None:
             nonlocal last
-            stage.update(text, fraction)
+            stage.update(text, fraction, **facts)
             now = time.monotonic()
             if now - last >= PLAIN_LINE_SECONDS:
                 last = now
@@ -114,8 +126,9 @@ class Stage:
     def __init__(self, name: str) -> None:
         self.name = name
         self.text = ""
+        self.facts: dict[str, Any] = {}
         self.begun = time.monotonic()
-        self._fraction: float | None = None
+        self.fraction: float | None = None
         self._first: tuple[float, float] | None = None  # (when, fraction): a resumed stage does not begin at 0
 
     @property
@@ -123,26 +136,28 @@ class Stage:
         """Since the stage began."""
         return time.monotonic() - self.begun
 
-    def update(self, text: str, fraction: float | None = None) -> None:
+    def update(self, text: str, fraction: float | None = None, **facts: Any) -> None:
         """Take what is to be shown next."""
         self.text = " ".join(text.split())
-        self._fraction = None if fraction is None else min(max(fraction, 0.0), 1.0)
-        if self._first is None and self._fraction is not None:
-            self._first = time.monotonic(), self._fraction
+        self.facts = {**self.facts, **facts}
+        self.fraction = None if fraction is None else min(max(fraction, 0.0), 1.0)
+        # Less than ever before: another piece of work begins.
+        if self.fraction is not None and (self._first is None or self.fraction < self._first[1]):
+            self._first = time.monotonic(), self.fraction
 
     def eta_seconds(self) -> float | None:
         """Seconds left at the speed so far; None while nothing can be said."""
-        if self._first is None or self._fraction is None:
+        if self._first is None or self.fraction is None:
             return None
         elapsed = time.monotonic() - self._first[0]
-        done = self._fraction - self._first[1]
+        done = self.fraction - self._first[1]
         if elapsed < ETA_AFTER_SECONDS or done < ETA_AFTER_FRACTION:
             return None
-        return elapsed * (1 - self._fraction) / done
+        return elapsed * (1 - self.fraction) / done
 
     def clock(self) -> str:
         """Share done, and time left (time passed where that is unknown)."""
-        share = "" if self._fraction is None else f"{self._fraction:.0%}  "
+        share = "" if self.fraction is None else f"{self.fraction:.0%}  "
         eta = self.eta_seconds()
         return share + (f"{duration(self.seconds)} so far" if eta is None else f"{duration(eta)} left")
 
@@ -198,14 +213,14 @@ def run_log(run: Path) -> Iterator[Terminal]:
         stack.enter_context(_redirected(log))
         stack.enter_context(_logging_to(log))
         now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
-        log.write(f"==== {now}  pid {os.getpid()}  {' '.join(sys.argv)}\n")
+        log.write(f"==== {now}  pid {os.getpid()}  {masked(' '.join(sys.argv))}\n")
         try:
             yield Terminal(out, err, path)
         except UserError as error:
-            log.write(f"refused: {error}\n")
+            log.write(f"refused: {masked(str(error))}\n")
             raise
         except BaseException:
-            log.write(traceback.format_exc())
+            log.write(masked(traceback.format_exc()))
             raise
 
 
@@ -241,13 +256,20 @@ def _flush(streams: tuple[Any, ...]) -> None:
             stream.flush()
 
 
+class _Masked(logging.Formatter):
+    """Libraries quote addresses and their options, in tracebacks too: credentials do not go into the log."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return masked(super().format(record))
+
+
 @contextlib.contextmanager
 def _logging_to(log: TextIO) -> Iterator[None]:
     """The root logger writes to the log from INFO on; warnings become its records, each place once."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     handler = logging.StreamHandler(log)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(_Masked("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     root.handlers[:] = [handler]
     root.setLevel(logging.INFO)
     with warnings.catch_warnings():

@@ -93,6 +93,13 @@ def check_identity(run: Path, config: Config, sections: tuple[str, ...]) -> None
         raise UserError("\n".join(lines))
 
 
+def is_held(run: Path) -> bool:
+    """Whether a driver that lives holds the run's folder."""
+    fetch(run / "lease.json")
+    holder = _read(run / "lease.json")
+    return holder is not None and _lives(holder)
+
+
 @contextmanager
 def held(run: Path, config: Config) -> Iterator[Path]:
     """Hold the run's folder for this process and write the effective config.yaml into it.

@@ -111,6 +111,10 @@ class Pacer:
         """What `stopped` was told."""
         return self._stopped
 
+    async def restarts(self) -> int:
+        """How often the worker group was started again."""
+        return max(self._generation - 1, 0)
+
     async def fail(self, cause: str) -> None:
         """A failure that all ranks agree on and that a restart would meet again: the group ends without one."""
         self._failure = cause
@@ -230,7 +234,7 @@ def build(plan: Plan, start: int, world_size: int, pacer: Any, stream: int) -> l
         num_cpus=0.25,
         compute=ray.data.TaskPoolStrategy(size=2),
     )  # fmt: skip
-    dataset.set_name("rows")
+    dataset.set_name(f"{Path(plan.run).name}-stream")
     context = dataset.context
     context.target_max_block_size = 1  # bytes: every yield is a block of its own
     context.execution_options.preserve_order = True

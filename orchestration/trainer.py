@@ -11,7 +11,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,10 +29,10 @@ from orchestration.cause import cause_of
 from orchestration.checkpoint import write_json
 from orchestration.config import PRETRAIN_SECTIONS, Config
 from orchestration.plan import step_plan
+from orchestration.progress import Update
 from orchestration.run import cache_of, check_identity, check_storage
 
 logger = logging.getLogger(__name__)
-Update = Callable[[str, float | None], None]
 
 POLL_SECONDS = 0.5
 WAIT_SECONDS = 30  # workers start in 10 to 20 s; after that the user is told what they may be waiting for
@@ -86,7 +86,7 @@ def prepare_rows(config: Config, run: Path, update: Update) -> Store:
 
     Raises UserError where a run that has begun would go on with other rows.
     """
-    store = prepare(config.corpus, config.tokenizer, config.rows, cache_of(config), update)
+    store = prepare(config.corpus, config.tokenizer, config.rows, cache_of(config), update, run=config.name)
     facts = run / "corpus.json"
     fetch(facts)
     old = Path(_read(facts)["store"]).name if facts.exists() else store.path.name
@@ -134,7 +134,8 @@ def pretrain(
         eval_every_steps=config.pretrain.eval_every_steps,
         masking=config.masking,
     )
-    pacer = Pacer.remote()
+    start = f"{config.name}-{os.getpid()}-{os.urandom(3).hex()}"
+    pacer = Pacer.options(name=f"{start}-pacer").remote()  # two runs may share a namespace
     job = Job(
         config=config,
         run=str(run),
@@ -157,9 +158,10 @@ def pretrain(
             resources_per_worker={"CPU": config.scaling.cpus_per_worker, **({"GPU": gpus} if gpus else {})},
         ),
         run_config=RunConfig(
-            # Ray's own record of a start, of no use to the next one: our checkpoints are the truth.
-            name=f"start-{os.getpid()}-{os.urandom(3).hex()}",
-            storage_path=shown(run / "log" / "train"),
+            # The dashboard lists the run by its name. Ray's own record of a start is of no use to the next one (our
+            # checkpoints are the truth), and under the same path it would be taken up again.
+            name=config.name,
+            storage_path=shown(run / "log" / "train" / start),
             failure_config=FailureConfig(max_failures=config.scaling.max_restarts),
         ),
         datasets={"rows": ray.data.range(1)},  # a placeholder: Stream builds the dataset at the cursor
@@ -171,7 +173,9 @@ def pretrain(
         except TrainingFailedError as error:
             logger.exception("the worker group failed")
             raise RuntimeError(cause_of(error)) from error
-    if (step := ray.get(pacer.stopped_at.remote())) is not None:
+    step: Any = ray.get(pacer.stopped_at.remote())
+    if step is not None:
+        update(f"step {step:,}/{config.pretrain.steps:,}", step / config.pretrain.steps, step=step)
         raise KeyboardInterrupt(f"stopped and saved at step {step:,}; the same command goes on from there")
     if failure := ray.get(pacer.failure.remote()):
         raise RuntimeError(failure)
@@ -179,6 +183,9 @@ def pretrain(
     summary = summarise(config, run, store)
     write_json(run / "summary.json", summary)
     publish(run / "summary.json")
+    last = {"step": summary["steps"], "loss": summary["loss"], "tokens_per_second": summary["tokens_per_second"]}
+    text = "step {step:,}/{steps:,}  loss {loss:.3f}  {tokens_per_second:,.0f} tokens/s"
+    update(text.format(steps=config.pretrain.steps, **last), 1.0, **last, eval_loss=summary["eval_loss_after"])
     return summary
 
 
@@ -246,12 +253,12 @@ def _follow(
     import ray
     from ray.exceptions import RayError
 
-    text, begun = "starting workers", time.monotonic()
+    text, facts, begun = "starting workers", dict[str, Any](), time.monotonic()
     while not ended.wait(POLL_SECONDS):
         if asked.is_set():
             pacer.stop.remote()
         try:
-            line: Any = ray.get(pacer.latest.remote(), timeout=5)
+            line, restarts = ray.get([pacer.latest.remote(), pacer.restarts.remote()], timeout=5)
         except RayError as error:
             logger.warning("no word from the pacer: %s", error)
             continue
@@ -261,12 +268,14 @@ def _follow(
         if "loss" in line:
             trains.set()
             rate = line["tokens_per_second"]
+            facts |= {"step": line["step"] + 1, "loss": line["loss"], "tokens_per_second": rate}
             text = f"step {line['step'] + 1:,}/{steps:,}  loss {line['loss']:.3f}  {rate:,.0f} tokens/s"
         elif line:
             text = f"step {line['step']:,}/{steps:,}  held-out loss {line['eval_loss']:.3f}"
+            facts |= {"step": line["step"], "eval_loss": line["eval_loss"]}
         if asked.is_set():
             text = f"stopping: the workers save (once more Ctrl-C: at once)  step {line['step']:,}/{steps:,}"
-        update(text, line["step"] / steps if line else None)
+        update(text, line["step"] / steps if line else None, **facts, restarts=restarts)
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from orchestration.cluster import address_of, check_address, check_workers, join
 from orchestration.config import SWEEP_SECTIONS, Cluster, Config, to_yaml
 from orchestration.doctor import check_nodes
 from orchestration.progress import Progress, log_path, run_log
+from orchestration.pulse import beating
 from orchestration.recipe import load_config
 from orchestration.run import cache_of, check_identity, check_storage, fetch_run, folder_of, held
 
@@ -59,7 +60,7 @@ def pretrain(options: argparse.Namespace) -> int:
         print(_outcome(summary, run), file=terminal.out)
         return 0
 
-    return _in_run(config, run, work)
+    return _in_run(config, run, work, steps=config.pretrain.steps, workers=config.scaling.workers)
 
 
 def _on_nodes(config: Config, dry_run: bool, check: Callable[[Any], None]) -> None:
@@ -96,7 +97,8 @@ def prepare(options: argparse.Namespace) -> int:
         return 0
     with _log_of(cache_of(config)) as terminal:
         with joined(config.cluster), Progress(terminal.err).stage("corpus") as update:
-            store = prepare_rows(config.corpus, config.tokenizer, config.rows, cache_of(config), update)
+            cache = cache_of(config)
+            store = prepare_rows(config.corpus, config.tokenizer, config.rows, cache, update, run=config.name)
         facts = store.manifest
         skipped = ", ".join(f"{number:,} {reason}" for reason, number in facts["documents_skipped"].items() if number)
         print(f"{facts['documents_read']:,} documents read, skipped: {skipped or 'none'}", file=terminal.out)
@@ -208,10 +210,10 @@ def predict(options: argparse.Namespace) -> int:
     return 0
 
 
-def _in_run(config: Config, run: Path, work: Callable[[Any, Progress], int]) -> int:
-    """Hold the run's folder and do the work with its log open."""
-    with held(run, config), _log_of(run) as terminal:
-        return work(terminal, Progress(terminal.err))
+def _in_run(config: Config, run: Path, work: Callable[[Any, Progress], int], **facts: Any) -> int:
+    """Hold the run's folder and do the work with its log open; `facts` are for `cloze status`."""
+    with held(run, config), _log_of(run) as terminal, beating(run, facts) as pulse:
+        return work(terminal, Progress(terminal.err, pulse.watch))
 
 
 @contextmanager

@@ -9,7 +9,6 @@ come through `get_dataset_shard` and nowhere else. Nothing that is called below 
 import json
 import os
 import socket
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -27,10 +26,13 @@ from data.batches import Part, micro_batches, steps_of
 from data.storage import fetch, forget, is_remote, publish
 from model.encoder import build_encoder
 from model.export import export_folder
+from model.flops import step_flops
 from model.objectives import build_objective
 from orchestration import checkpoint, metrics
+from orchestration.clock import Clock
 from orchestration.config import Config
 from orchestration.engine import DeepSpeedEngine
+from orchestration.gauges import WorkerGauges, group_peak
 from orchestration.group import worker_device
 from orchestration.journal import Journal
 from orchestration.schedule import learning_rate
@@ -67,6 +69,8 @@ def pretrain_worker(job: Job) -> None:
     device = worker_device()
     share_cores(ray.train.get_context().get_local_world_size(), device)
 
+    bf16 = uses_bf16(pretrain.precision, device)
+
     model = build_encoder(config.encoder, job.vocab_size, job.pad_id, config.seed)
     engine = DeepSpeedEngine(
         build_objective(config.objective, model),
@@ -75,7 +79,7 @@ def pretrain_worker(job: Job) -> None:
         accumulation=job.accumulation,
         weight_decay=pretrain.weight_decay,
         gradient_clipping=pretrain.gradient_clipping,
-        bf16=uses_bf16(pretrain.precision, device),
+        bf16=bf16,
         persistence_threshold=config.zero.persistence_threshold,
         device=device,
     )
@@ -85,6 +89,15 @@ def pretrain_worker(job: Job) -> None:
     if start:
         load(engine, checkpoint.folder_of(run, start))
     journal = Journal(run, start, job.steps_per_epoch, job.pacer) if rank == 0 else None
+    gauges = WorkerGauges(
+        config.name,
+        rank,
+        pretrain.steps,
+        restarts=ray.get(job.pacer.restarts.remote()),
+        flops=partial(step_flops, model.config),
+        peak=group_peak(device, bf16, config.scaling.gpus_per_worker),
+        device=device,
+    )
     if job.dump_batches:
         metrics.cut(Path(job.dump_batches) / f"rank{rank}.jsonl", start)
     rate = partial(
@@ -102,18 +115,20 @@ def pretrain_worker(job: Job) -> None:
                 scores = evaluate(engine, evaluation_batches(parts, job))
                 if journal:
                     journal.write_evaluation(step, scores)
+                gauges.evaluation(scores)
                 clock.lap()
                 continue
             asked_to_stop = journal.asked_to_stop if journal else lambda: False
-            for record in train_steps(engine, training_steps(parts, job, step, start), rate, asked_to_stop):
-                step = record.step + 1
+            for record in train_steps(engine, training_steps(parts, job, step, start, gauges), rate, asked_to_stop):
+                step, lap = record.step + 1, clock.lap()
                 if journal:
-                    journal.write_step(record, *clock.lap())
+                    journal.write_step(record, *lap)
+                gauges.step(record, *lap)
                 if step % config.checkpoints.every_steps == 0 or step == pretrain.steps or record.is_last:
                     if journal:
                         journal.carry()  # before the checkpoint: a run that resumes there has all lines
                     save(engine, job, step)
-                    clock.lap()
+                    gauges.checkpoint(clock.lap()[0])
                 if record.is_last:
                     ray.get(job.pacer.stopped.remote(step))
                     return
@@ -133,7 +148,9 @@ def pretrain_worker(job: Job) -> None:
     dist.barrier()
 
 
-def training_steps(parts: Iterable[Part], job: Job, step: int, start: int) -> Iterator[tuple[int, list[Batch]]]:
+def training_steps(
+    parts: Iterable[Part], job: Job, step: int, start: int, gauges: WorkerGauges
+) -> Iterator[tuple[int, list[Batch]]]:
     """Each step's number and this rank's micro-batches. Raises RuntimeError where a step is not the expected one."""
     rank = dist.get_rank()
     for part in parts:
@@ -144,6 +161,7 @@ def training_steps(parts: Iterable[Part], job: Job, step: int, start: int) -> It
             seed = np.random.SeedSequence([job.config.seed, step, rank]).generate_state(1, np.uint64)
             torch.manual_seed(int(seed[0]))
             batches = micro_batches(part, rows, job.config.pretrain.micro_batch, job.accumulation, job.pad_id)
+            gauges.read(part.lengths[rows], sum(batch["input_ids"].size for batch in batches))
             if job.dump_batches:
                 dump(Path(job.dump_batches), part, rows, job.config.pretrain.micro_batch)
             if job.fault and start == 0:
@@ -195,36 +213,6 @@ def save(engine: DeepSpeedEngine, job: Job, step: int) -> None:
         facts={"world_size": dist.get_world_size(), "zero_stage": job.config.zero.stage},
         keep=job.config.checkpoints.keep,
     )
-
-
-class Clock:
-    """Seconds since the last lap, and how many of them went into waiting for data."""
-
-    def __init__(self) -> None:
-        self._begun = time.perf_counter()
-        self._waited = 0.0
-
-    def waiting(self, parts: Iterator[Part]) -> Iterator[Part]:
-        """Pass the parts on, counting the time that each one takes to come; the first brings the clock to 0."""
-        first = next(parts, None)
-        self.lap()
-        if first is None:
-            return
-        yield first
-        while True:
-            begun = time.perf_counter()
-            part = next(parts, None)
-            self._waited += time.perf_counter() - begun
-            if part is None:
-                return
-            yield part
-
-    def lap(self) -> tuple[float, float]:
-        """(seconds, seconds of waiting) since the last lap."""
-        now = time.perf_counter()
-        lap = now - self._begun, self._waited
-        self._begun, self._waited = now, 0.0
-        return lap
 
 
 def dump(folder: Path, part: Part, rows: Any, micro_batch: int) -> None:

@@ -27,7 +27,7 @@ SPACE = {
 }
 
 
-def quiet(text: str, fraction: float | None) -> None:
+def quiet(text: str, fraction: float | None = None, **facts: object) -> None:
     """Progress that nobody reads."""
 
 
@@ -50,7 +50,11 @@ def finished(ray_4_cpus, tmp_path_factory):
     storage = tmp_path_factory.mktemp("runs")
     write_encoder(storage / "tiny" / "export", width=32)
     config, seen = configure(storage, SPACE), []
-    entries = sweep(config, storage / "tiny-sweep", lambda text, fraction: seen.append((text, fraction)), make_task())
+
+    def progress(text: str, fraction: float | None = None, **_: object) -> None:
+        seen.append((text, fraction))
+
+    entries = sweep(config, storage / "tiny-sweep", progress, make_task())
     return config, storage / "tiny-sweep", entries, seen
 
 

@@ -65,12 +65,14 @@ def encoder_fingerprint(folder: Path) -> str:
 
 
 def cache_features(
-    requests: Sequence[Request], cache: Path, num_cpus: float, num_gpus: float, progress: Progress
+    requests: Sequence[Request], cache: Path, num_cpus: float, num_gpus: float, progress: Progress,
+    run: str = "cloze",
 ) -> list[Path | None]:
     """Make sure that the features of every request lie in `cache`; returns their folders, in order.
 
     None stands for features that are not there: they would be larger than LARGEST_BYTES, or could not be computed;
-    `progress` is told why, and the trials run the encoder themselves. num_cpus, num_gpus: what a task asks of Ray.
+    `progress` is told why, and the trials run the encoder themselves. num_cpus, num_gpus: what a task asks of Ray;
+    `run` stands before the name of the execution.
     """
     from ray.exceptions import RayError
 
@@ -83,7 +85,7 @@ def cache_features(
     todo = {folder: r for folder, r in zip(folders, requests, strict=True) if folder and not _complete(folder)}
     try:
         if todo:
-            _compute(todo, num_cpus, num_gpus, progress)
+            _compute(todo, num_cpus, num_gpus, progress, run)
     except RayError as error:
         # An encoder that does not load is the fault of its own trials, which will say so; others go on.
         cause = str(error).strip().splitlines()[-1]
@@ -102,7 +104,7 @@ def _complete(folder: Path) -> bool:
     return (folder / "manifest.json").is_file()  # written last
 
 
-def _compute(todo: Mapping[Path, Request], num_cpus: float, num_gpus: float, progress: Progress) -> None:
+def _compute(todo: Mapping[Path, Request], num_cpus: float, num_gpus: float, progress: Progress, run: str) -> None:
     """Run the encoders over all rows of `todo` in one Ray Data execution and write each folder whole."""
     import ray
 
@@ -124,7 +126,7 @@ def _compute(todo: Mapping[Path, Request], num_cpus: float, num_gpus: float, pro
     references = [ray.put(block) for block in blocks]
     items = [{"block": number} for number in range(len(blocks))]
     dataset = ray.data.from_items(items, override_num_blocks=len(items))
-    dataset.set_name("cloze_features")
+    dataset.set_name(f"{run}-features")
     encoders = [(str(request.encoder), request.fingerprint) for request in todo.values()]
     settings = {"blocks": references, "encoders": encoders, "uses_gpu": num_gpus > 0}
     # Tasks with the encoder kept per process, not actors: Ray keeps a task's process, which has imported torch and

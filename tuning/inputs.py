@@ -133,7 +133,8 @@ def load_task(config: Config, cache: Path, progress: Progress) -> TaskData:
     """The texts and labels that config.task names. Raises UserError for what is wrong with the files."""
     task = config.task
     return tasks.load_task(
-        task.train, task.validation, task.test, task.text, task.label, config.seed, task.train_size, cache, progress
+        task.train, task.validation, task.test, task.text, task.label, config.seed, task.train_size, cache, progress,
+        f"{config.name}-sweep",
     )
 
 

@@ -8,7 +8,7 @@ run/trials/<id>/result.json, run/best/ (Hugging Face folder). The same call agai
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from data.storage import fetch, remove, shown, sizes
 from data.tasks import TaskData
 from orchestration.cluster import Node
 from orchestration.config import Config
+from orchestration.progress import Update
 from orchestration.run import cache_of
 from tuning.features import Request, cache_features, encoder_fingerprint
 from tuning.inputs import (
@@ -31,10 +32,10 @@ from tuning.inputs import (
 from tuning.leaderboard import Entry, best_trial, make_entries, write_leaderboard
 from tuning.scores import majority_baseline
 from tuning.space import Point, points
+from tuning.standing import Standing
 from tuning.trials import Result, Trial, hand_over, prune_weights, read_results
 from tuning.tuner import Inputs, run_trials
 
-Progress = Callable[[str, float | None], None]
 Splits = dict[str, Any]
 Key = tuple[str, int]  # (encoder, length): what decides the tokens
 
@@ -51,7 +52,7 @@ def check(config: Config, nodes: Sequence[Node]) -> None:
     find_encoders(config)
 
 
-def sweep(config: Config, run: Path, progress: Progress, task: TaskData | None = None) -> list[Entry]:
+def sweep(config: Config, run: Path, progress: Update, task: TaskData | None = None) -> list[Entry]:
     """Run the sweep of `config` in `run` on the running Ray; returns the leaderboard, best first.
 
     `task`: labelled texts already loaded; None: those that config.task names.
@@ -79,12 +80,13 @@ def sweep(config: Config, run: Path, progress: Progress, task: TaskData | None =
         encoders["random"] = random_encoder(sources["random"], config.seed, cache, asked)
     trials = _trials(config, encoders, splits, task.labels)
     results = read_results(trials, run / "trials")
+    standing = Standing(run.name, trials, results)
     todo = [trial for trial in trials if trial.id not in results]
     if not todo and (entries := _finished(run, trials)):
-        progress(f"finished before; {_outcome(trials, entries[0])}", 1.0)
+        progress(f"finished before; {_outcome(trials, entries[0])}", 1.0, **standing.facts())
         return entries
 
-    features = _features(todo, encoders, splits, cache, asked, progress)
+    features = _features(todo, encoders, splits, run, asked, progress)
     inputs = Inputs(task.labels, splits, features, run / "trials", **asked)
     wanted = {(trial.encoder, trial.point): config.sweep.seeds for trial in trials}
 
@@ -93,7 +95,9 @@ def sweep(config: Config, run: Path, progress: Progress, task: TaskData | None =
         prune_weights(list(results.values()), wanted, run / "trials")
 
     if todo:
-        results |= run_trials(todo, inputs, run, progress, ended)
+        progress(f"0 of {len(todo)} trials", 0.0, **standing.facts())
+        with standing.told():
+            results |= run_trials(todo, inputs, run, progress, ended, standing)
 
     baseline = majority_baseline(task.train.labels, task.validation.labels, config.task.metric)
     entries = make_entries({**results[trial.id], "majority_baseline": baseline} for trial in trials)
@@ -107,9 +111,9 @@ def sweep(config: Config, run: Path, progress: Progress, task: TaskData | None =
     winner = next(trial for trial in trials if trial.id == best_trial(entries[0]))
     if "weights.safetensors" not in sizes(run / "trials" / winner.id):
         # Pruned when another point led; with more seeds this one does. The same trial again gives the same weights.
-        features = _features([winner], encoders, splits, cache, asked, progress)
+        features = _features([winner], encoders, splits, run, asked, progress)
         again = Inputs(task.labels, splits, features, run / "trials", **asked)
-        run_trials([winner], again, run, progress, lambda _: None)
+        run_trials([winner], again, run, progress, lambda _: None, standing)
     progress("exporting the winner", None)
     test = None
     if task.test is not None:
@@ -124,7 +128,7 @@ def sweep(config: Config, run: Path, progress: Progress, task: TaskData | None =
     for name in sizes(run / "trials"):
         if name.endswith("/weights.safetensors"):
             remove(run / "trials" / name)
-    progress(_outcome(trials, entries[0]), 1.0)
+    progress(_outcome(trials, entries[0]), 1.0, **standing.facts())
     return entries
 
 
@@ -191,15 +195,17 @@ def _features(
     todo: Sequence[Trial],
     encoders: Mapping[str, Path],
     splits: Mapping[Key, Splits],
-    cache: Path,
+    run: Path,
     asked: Mapping[str, float],
-    progress: Progress,
+    progress: Update,
 ) -> dict[Key, str | None]:
     """Folders of cached features for every (encoder, length) of a frozen trial in `todo`."""
     frozen = (trial for trial in todo if trial.finetune["mode"] == "frozen")
     keys = list(dict.fromkeys((trial.encoder, trial.finetune["length"]) for trial in frozen))
     requests = [Request(encoders[key[0]], encoder_fingerprint(encoders[key[0]]), splits[key]) for key in keys]
-    folders = cache_features(requests, cache, asked["num_cpus"], asked["num_gpus"], progress)
+    folders = cache_features(
+        requests, run.parent / ".cache", asked["num_cpus"], asked["num_gpus"], progress, run.name
+    )
     return {key: str(folder) if folder else None for key, folder in zip(keys, folders, strict=True)}
 
 
