@@ -83,6 +83,8 @@ def joined(cluster: Cluster) -> Iterator[list[Node]]:
             if address not in (None, "local") and not in_job():  # a job's own code is on every node already
                 extra["runtime_env"] = {"working_dir": str(stack.enter_context(shipped()).archive)}
             ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **extra)
+    except UserError:
+        raise
     except (ConnectionError, ValueError) as error:
         raise UserError(
             f"cluster.address={address}: no Ray answers there ({str(error).splitlines()[0]}); "

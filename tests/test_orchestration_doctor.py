@@ -94,6 +94,8 @@ def test_what_is_no_fault_is_let_through():
     assert not faults(survey(clocks={WORKER: (45.0, 20.0)})), "a slow round trip proves nothing"
     assert not faults(survey(nodes=({}, dict(python="3.12.9")))), "patch releases agree"
     assert not faults(survey(nodes=({}, dict(torch_gpus=0)), logical_gpus=True))
+    asked = ["scaling.workers=70", "scaling.cpus_per_worker=1", "cluster.autoscales=true"]
+    assert not faults(survey(words=asked)), "nodes may come"
     unset = survey(nodes=(dict(prometheus=None), {}), prometheus=(500, ""), rings=(), dashboard=(200, ""))
     notes = {f.check: f.state for f in judge(unset, FULL) if f.state != "good"}
     assert notes == {"Prometheus": "note", "network": "note"}
