@@ -78,13 +78,30 @@ def joined(cluster: Cluster) -> Iterator[list[Node]]:
     address = address_of(cluster)
     check_address(address)
     extra: dict[str, Any] = {} if address else {"include_dashboard": False}
+    with ExitStack() as stack:
+        if address not in (None, "local") and not in_job():  # a job's own code is on every node already
+            extra["runtime_env"] = {"working_dir": str(stack.enter_context(shipped()).archive)}
+        _init(address, extra)
+    context = DataContext.get_current()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    # Ray's own handler leaves with SystemExit(1); to us a SIGTERM is a Ctrl-C from a scheduler.
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _interrupt)
     try:
-        with ExitStack() as stack:
-            if address not in (None, "local") and not in_job():  # a job's own code is on every node already
-                extra["runtime_env"] = {"working_dir": str(stack.enter_context(shipped()).archive)}
-            ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **extra)
-    except UserError:
-        raise
+        alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        yield [Node(float(r.get("CPU", 0)), float(r.get("GPU", 0))) for r in alive]
+    finally:
+        ray.shutdown()
+
+
+def _init(address: str | None, extra: dict[str, Any]) -> None:
+    """Start or join Ray, quietly. Raises UserError."""
+    import ray
+
+    try:
+        ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **extra)
     except (ConnectionError, ValueError) as error:
         raise UserError(
             f"cluster.address={address}: no Ray answers there ({str(error).splitlines()[0]}); "
@@ -98,18 +115,6 @@ def joined(cluster: Cluster) -> Iterator[list[Node]]:
             f"cluster.address={address}: runs Ray {ray_there} on Python {python_there}, this is Ray {ray_here} on "
             f"Python {python_here}; use the same in both, Ray {PINNED['ray']}, or submit a job: cloze submit"
         ) from None
-    context = DataContext.get_current()
-    context.enable_progress_bars = False
-    context.print_on_execution_start = False
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
-    # Ray's own handler leaves with SystemExit(1); to us a SIGTERM is a Ctrl-C from a scheduler.
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, _interrupt)
-    try:
-        alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        yield [Node(float(r.get("CPU", 0)), float(r.get("GPU", 0))) for r in alive]
-    finally:
-        ray.shutdown()
 
 
 def _interrupt(number: int, frame: Any) -> None:
