@@ -151,7 +151,7 @@ def _answer(word: Any, patience: float) -> Any:
     except GetTimeoutError:
         return f"no answer within {patience:.0f} s"
     except Exception as error:
-        return cause_of(error)
+        return f"no process could work there: {cause_of(error)}"
 
 
 @contextmanager

@@ -149,7 +149,7 @@ def _needed_gpus(survey: Survey) -> Iterator[Finding]:
 
 def _rings(survey: Survey) -> Iterator[Finding]:
     if not survey.rings:
-        yield Finding("network", "note", _all(survey), "one node: nothing to reduce over")
+        yield Finding("network", "note", _all(survey), "nothing to reduce over: it takes two nodes")
     for ring in survey.rings:
         where = f"{ring.nodes} nodes"
         if ring.gigabytes_per_second is not None:
@@ -250,7 +250,10 @@ def _prometheus(survey: Survey) -> Iterator[Finding]:
 
 
 def _all(survey: Survey) -> str:
-    number = len(survey.places)
+    """The nodes that a good finding speaks of: those that answered."""
+    told, number = len(list(survey.told())), len(survey.places)
+    if told < number:
+        return f"{told} of {number} nodes"
     return "1 node" if number == 1 else f"all {number} nodes"
 
 

@@ -117,6 +117,11 @@ def test_a_run_that_asks_for_no_gpu_is_not_refused_for_one():
     assert len(faults(survey(nodes=blind, words=["sweep.gpus_per_trial=0.5"]), QUICK)) == 1
 
 
+def test_what_is_good_is_said_of_the_nodes_that_answered():
+    found = judge(survey(nodes=({}, {}, "no answer within 40 s")), QUICK)
+    assert {finding.where for finding in found if finding.state == "good"} == {"2 of 3 nodes"}
+
+
 def test_nodes_of_one_address_are_told_apart():
     places = (Place("a" * 32, "127.0.0.1", 1, 0, head=True), Place("b" * 32, "127.0.0.1", 1, 0))
     found = Survey(load_config(None, ["name=x"]), facts(), places, {})
