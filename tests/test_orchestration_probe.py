@@ -37,6 +37,11 @@ def process(command, **environment):
         yield root
     finally:
         family = [root, *root.children(recursive=True)]
+        for one in family:
+            with suppress(psutil.NoSuchProcess):
+                if one.name() == "raylet" and one.status() != psutil.STATUS_STOPPED:
+                    one.terminate()  # it takes leave: of one that is killed the head hears after half a minute
+                    psutil.wait_procs([one], timeout=10)
         for one in reversed(family):
             with suppress(psutil.NoSuchProcess):
                 one.kill()
