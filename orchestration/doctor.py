@@ -34,7 +34,7 @@ def examine(config: Config, patience: float = PATIENCE_SECONDS) -> list[Finding]
         survey = Survey(
             **{
                 **vars(survey),
-                "clocks": {key: _clock(actor) for key, actor in actors.items()},
+                "clocks": {key: clock for key, actor in actors.items() if (clock := _clock(actor))},
                 "rings": tuple(_rings(survey, actors, patience)),
                 "dashboard": dashboard,
                 "prometheus": prometheus,
@@ -173,7 +173,13 @@ def _drivers_file(config: Config) -> Iterator[str]:
     try:
         yield folder
     finally:
-        system.delete_dir(f"{root}/{folder}")
+        try:
+            system.delete_dir(f"{root}/{folder}")
+        except OSError as error:
+            raise UserError(
+                f"storage={config.storage}: what was written cannot be deleted ({str(error).splitlines()[0]}); give "
+                f"storage=FOLDER that can, and delete {folder} there"
+            ) from None
         if fresh and not system.get_file_info(fs.FileSelector(root, allow_not_found=True)):
             system.delete_dir(root)
 
@@ -187,14 +193,21 @@ def _not_seen(config: Config, folder: str, key: str) -> str | None:
         return None if stream.read() == probe.WORDS + key.encode() else "the driver reads other words than were written"
 
 
-def _clock(actor: Any) -> tuple[float, float]:
-    """How far a node's clock is ahead, and half the shortest of five round trips: it cannot be off by more."""
+def _clock(actor: Any) -> tuple[float, float] | None:
+    """How far a node's clock is ahead, and half the shortest of five round trips: it cannot be off by more.
+
+    None: the node has gone since; the all-reduce says so.
+    """
     import ray
+    from ray.exceptions import RayError
 
     best = (0.0, float("inf"))
     for _ in range(5):
         sent = time.time()
-        there: Any = ray.get(actor.clock.remote(), timeout=10)
+        try:
+            there: Any = ray.get(actor.clock.remote(), timeout=10)
+        except RayError:
+            return None
         received = time.time()
         best = min(best, (there - (sent + received) / 2, (received - sent) / 2), key=lambda clock: clock[1])
     return best
@@ -240,11 +253,17 @@ def _pages(head: Any) -> tuple[tuple[int, str] | None, tuple[int, str] | None]:
     """Dashboard, and Prometheus as the dashboard reaches it, asked from the head: both may be bound to its loopback."""
     import ray
     from ray._private.worker import get_dashboard_url
+    from ray.exceptions import RayError
 
     url = get_dashboard_url()
     if not url or head is None:
         return None, None
-    status, text = ray.get(head.ask.remote(f"http://{url}/api/version"), timeout=30)
-    if status != 200:
-        return (status, text), None
-    return (status, f"http://{url}"), ray.get(head.ask.remote(f"http://{url}/api/prometheus_health"), timeout=30)
+
+    def ask(page: str) -> tuple[int, str]:
+        try:
+            return ray.get(head.ask.remote(f"http://{url}/api/{page}"), timeout=30)
+        except RayError as error:
+            return 0, cause_of(error)
+
+    status, text = ask("version")
+    return ((status, f"http://{url}"), ask("prometheus_health")) if status == 200 else ((status, text), None)

@@ -1,7 +1,9 @@
 """The doctor's judgement: every fault that facts can show is one finding, with its node and its remedy."""
 
 import pytest
+from pyarrow import fs
 
+from orchestration import doctor, probe
 from orchestration.findings import FULL, GIB, QUICK, judge
 from orchestration.pins import PACKAGES, PINNED
 from orchestration.recipe import load_config
@@ -126,3 +128,22 @@ def test_nodes_of_one_address_are_told_apart():
     places = (Place("a" * 32, "127.0.0.1", 1, 0, head=True), Place("b" * 32, "127.0.0.1", 1, 0))
     found = Survey(load_config(None, ["name=x"]), facts(), places, {})
     assert [found.label(place) for place in places] == ["127.0.0.1#aaaaaa (head)", "127.0.0.1#bbbbbb"]
+
+
+def test_a_bucket_is_tried_as_a_folder_is(s3, monkeypatch):
+    """From the driver's file to its removal, over HTTP; a node that is led elsewhere says so and leaves nothing."""
+    for name, value in s3.items():
+        monkeypatch.setenv(name, value)
+    storage = "s3://cloze-test/doctor"
+    config = load_config(None, ["name=x", f"storage={storage}"])
+    system, root = probe.filesystem(storage)
+    with doctor._drivers_file(config) as folder:
+        assert probe.try_storage(storage, folder, "node") is None
+        assert doctor._not_seen(config, folder, "node") is None
+        names = {info.base_name for info in system.get_file_info(fs.FileSelector(f"{root}/{folder}"))}
+        assert names == {"driver", "node"}
+        fault = probe.try_storage("s3://cloze-test/elsewhere", folder, "node")
+        assert fault == "not the driver's: no such folder"
+        assert str(probe.try_storage("s3://cloze-nothing/x", folder, "node")).startswith("not the driver's")
+    left = system.get_file_info(fs.FileSelector("cloze-test", recursive=True))
+    assert not [info.path for info in left if "doctor" in info.path and info.type == fs.FileType.File]

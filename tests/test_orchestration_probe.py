@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -18,15 +17,10 @@ from pathlib import Path
 
 import psutil
 import pytest
+from conftest import free_port
 
 MAY_UNSHARE = subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode == 0
 namespaces = pytest.mark.skipif(not MAY_UNSHARE, reason="unshare -m is not permitted here: a node cannot lack a folder")
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 @contextmanager
