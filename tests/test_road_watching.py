@@ -87,6 +87,9 @@ def home(tmp_path_factory) -> Path:
     rows = [f"{text},{'long' if len(text) > 60 else 'short'}" for text in texts]
     (folder / "train.csv").write_text("\n".join(["text,label", *rows]))
     write_encoder(folder / "encoder")
+    (folder / "dashboards").mkdir()
+    with (folder / "dashboards/cloze.json").open("w") as board:
+        subprocess.run([sys.executable, "-m", "orchestration", "cluster", "grafana"], cwd=folder, stdout=board, check=True)
     return folder
 
 
@@ -98,6 +101,7 @@ def head(home):
     environment = {
         **os.environ, **EVERY_SECOND, "HOME": str(home), "RAY_AUTH_MODE": "disabled",
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
+        "RAY_METRICS_GRAFANA_DASHBOARD_OUTPUT_DIR": str(home / "dashboards"),
     }  # fmt: skip
     names = ("metrics-export", "dashboard-agent-listen", "dashboard-agent-grpc", "runtime-env-agent")
     process = subprocess.Popen(
@@ -214,9 +218,7 @@ def test_one_series_per_rank_on_rays_own_endpoints(home, head, working):
 
 
 def test_every_panel_of_the_dashboard_shows_data(home, prometheus):
-    printed = cloze(home, "cluster", "grafana")
-    assert printed.returncode == 0, printed.stderr
-    board = json.loads(printed.stdout)
+    board = json.loads((home / "dashboards/cloze.json").read_text())
     queries = [(p["title"], target["expr"]) for p in board["panels"] for target in p.get("targets", [])]
     assert len(queries) > 15
     for title, query in queries:
@@ -227,6 +229,14 @@ def test_every_panel_of_the_dashboard_shows_data(home, prometheus):
     selector = re.fullmatch(r"label_values\((.*), run\)", variable["query"]["query"])
     assert selector is not None
     assert {one["metric"]["run"] for one in prometheus(selector[1])} == {"law", "law-sweep"}
+
+
+def test_ray_provisions_the_dashboard_beside_its_own(home, head):
+    boards = home / "dashboards"
+    until(lambda: len(list(boards.glob("*_dashboard.json"))) > 3, 30, "Ray's own boards")
+    assert json.loads((boards / "cloze.json").read_text())["title"] == "Cloze"
+    provisioned = head[2] / "session_latest/metrics/grafana/provisioning/dashboards/default.yml"
+    assert str(boards) in provisioned.read_text()
 
 
 def test_ray_lists_the_run_and_its_executions_by_name(home, head, working):
