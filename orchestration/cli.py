@@ -1,8 +1,8 @@
 """The command line: `cloze VERB [-c RECIPE] [key.path=value ...]`.
 
 In: words. Out: an exit code: 0 done, 1 failed (cause in the run's log), 2 a mistake of the user (one line each).
-What a verb does stands in orchestration/verbs.py and cluster_verbs.py, imported when one is asked for: `--help` answers
-in a tenth of a second.
+What a verb does stands in orchestration/*verbs.py, imported when one is asked for: `--help` answers in a tenth of a
+second.
 """
 
 import argparse
@@ -72,12 +72,13 @@ def _jobs(parser: Parser) -> None:
 def _submit(parser: Parser) -> None:
     _jobs(parser)
     parser.add_argument("--detach", action="store_true", help="do not follow the log")
+    parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="variable of the job; again")
     parser.add_argument("words", nargs=argparse.REMAINDER, metavar="VERB ...", help="what the job runs")
 
 
 def _job(parser: Parser) -> None:
     _jobs(parser)
-    parser.add_argument("id", help="submission id, as `cloze submit` and `cloze jobs` print it")
+    parser.add_argument("id", help="submission id, or the run's name where one job of it runs")
 
 
 def _logs(parser: Parser) -> None:
@@ -99,10 +100,10 @@ VERBS: dict[str, tuple[str, Callable[[Parser], None], str]] = {
     "report": ("write report.html of a run or sweep again, from its files", _report, "verbs"),
     "predict": ("label every line of a file with a model that a sweep kept", _predict, "verbs"),
     "status": ("show how far a run or sweep is", _status, "cluster_verbs"),
-    "submit": ("run a verb as a job of a Ray cluster, and follow its log", _submit, "cluster_verbs"),
-    "jobs": ("list the jobs of a cluster", _jobs, "cluster_verbs"),
-    "logs": ("print a job's log", _logs, "cluster_verbs"),
-    "stop": ("stop a job; it saves first", _job, "cluster_verbs"),
+    "submit": ("run a verb as a job of a Ray cluster, and follow its log", _submit, "job_verbs"),
+    "jobs": ("list the jobs of a cluster", _jobs, "job_verbs"),
+    "logs": ("print a job's log", _logs, "job_verbs"),
+    "stop": ("stop a job; it saves first", _job, "job_verbs"),
     "doctor": ("check every node of a cluster, and say what to repair", _recipe, "cluster_verbs"),
     "cluster": ("check a cluster.yaml, or print one for AWS, own machines or Kubernetes", _cluster, "cluster_verbs"),
 }
@@ -157,12 +158,16 @@ def parse(verb: str, words: Sequence[str]) -> argparse.Namespace:
 
 def _keep_traceback() -> str:
     """Write the traceback of a failure outside any run to a file of its own; returns its path."""
+    from orchestration.credentials import masked
+
     with tempfile.NamedTemporaryFile("w", prefix="cloze-", suffix=".log", delete=False, encoding="utf-8") as file:
-        traceback.print_exc(file=file)
+        file.write(masked(traceback.format_exc()))
     return file.name
 
 
 def _complain(message: str) -> None:
-    """One `cloze: ...` line per line of the message."""
-    for line in message.splitlines():
+    """One `cloze: ...` line per line of the message, credentials left out: what is shown is kept by CI systems."""
+    from orchestration.credentials import masked
+
+    for line in masked(message).splitlines():
         print(f"cloze: {line}", file=sys.stderr)

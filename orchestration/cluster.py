@@ -6,16 +6,19 @@ or joins Ray for the command line.
 
 import logging
 import os
+import re
 import signal
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from data.config import UserError
 from orchestration.config import Cluster, Scaling
+from orchestration.pins import PINNED
+from orchestration.ship import shipped
 
 DATA_CPUS = 0.5  # what the stream's two reading tasks ask for; without it training waits for ever
 
@@ -40,9 +43,14 @@ class Node:
     gpus: float
 
 
+def in_job() -> bool:
+    """Whether this process is the driver of a submitted job: Ray hands it the job's runtime environment."""
+    return "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ
+
+
 def address_of(cluster: Cluster) -> str | None:
-    """The cluster to join; None: a private Ray on this machine."""
-    return cluster.address or os.environ.get("RAY_ADDRESS") or None
+    """The cluster to join, a job its own; None: a private Ray on this machine."""
+    return (None if in_job() else cluster.address) or os.environ.get("RAY_ADDRESS") or None
 
 
 def check_address(address: str | None) -> None:
@@ -69,14 +77,11 @@ def joined(cluster: Cluster) -> Iterator[list[Node]]:
 
     address = address_of(cluster)
     check_address(address)
-    private: dict[str, Any] = {} if address else {"include_dashboard": False}
-    try:
-        ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **private)
-    except (ConnectionError, ValueError) as error:
-        raise UserError(
-            f"cluster.address={address}: no Ray answers there ({str(error).splitlines()[0]}); "
-            f"start one with `ray start --head`, or unset RAY_ADDRESS for a private one"
-        ) from None
+    extra: dict[str, Any] = {} if address else {"include_dashboard": False}
+    with ExitStack() as stack:
+        if address not in (None, "local") and not in_job():  # a job's own code is on every node already
+            extra["runtime_env"] = {"working_dir": str(stack.enter_context(shipped()).archive)}
+        _init(address, extra)
     context = DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
@@ -89,6 +94,27 @@ def joined(cluster: Cluster) -> Iterator[list[Node]]:
         yield [Node(float(r.get("CPU", 0)), float(r.get("GPU", 0))) for r in alive]
     finally:
         ray.shutdown()
+
+
+def _init(address: str | None, extra: dict[str, Any]) -> None:
+    """Start or join Ray, quietly. Raises UserError."""
+    import ray
+
+    try:
+        ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **extra)
+    except (ConnectionError, ValueError) as error:
+        raise UserError(
+            f"cluster.address={address}: no Ray answers there ({str(error).splitlines()[0]}); "
+            f"start one with `ray start --head`, or unset RAY_ADDRESS for a private one"
+        ) from None
+    except RuntimeError as error:
+        if "Version mismatch" not in str(error):
+            raise
+        ray_there, python_there, *_, ray_here, python_here = re.findall(r"(?:Ray|Python): (\S+)", str(error))
+        raise UserError(
+            f"cluster.address={address}: runs Ray {ray_there} on Python {python_there}, this is Ray {ray_here} on "
+            f"Python {python_here}; use the same in both, Ray {PINNED['ray']}, or submit a job: cloze submit"
+        ) from None
 
 
 def _interrupt(number: int, frame: Any) -> None:

@@ -76,6 +76,11 @@ class Cluster(Section):
 
     address: str | None = None
     """Address of a Ray cluster; None: RAY_ADDRESS if it is set, else a private Ray on this machine."""
+    requirements: str | None = "pinned"
+    """What a submitted job installs where a node lacks it: "pinned" (the versions that are installed here), a
+    requirements file, or None: nothing."""
+    image: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@-]*$")] | None = None
+    """Container image that a submitted job runs in; it holds Cloze, since Ray ships no files into one."""
     autoscales: bool = False
     """The cluster starts nodes when they are asked for: what it lacks now is waited for, not refused."""
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TextIO
 
 from data.config import UserError
+from orchestration.credentials import masked
 
 PLAIN_LINE_SECONDS = 15.0
 NAME_WIDTH = 10  # "tokenizer" and "pretrain" line up
@@ -212,14 +213,14 @@ def run_log(run: Path) -> Iterator[Terminal]:
         stack.enter_context(_redirected(log))
         stack.enter_context(_logging_to(log))
         now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
-        log.write(f"==== {now}  pid {os.getpid()}  {' '.join(sys.argv)}\n")
+        log.write(f"==== {now}  pid {os.getpid()}  {masked(' '.join(sys.argv))}\n")
         try:
             yield Terminal(out, err, path)
         except UserError as error:
-            log.write(f"refused: {error}\n")
+            log.write(f"refused: {masked(str(error))}\n")
             raise
         except BaseException:
-            log.write(traceback.format_exc())
+            log.write(masked(traceback.format_exc()))
             raise
 
 
@@ -255,13 +256,20 @@ def _flush(streams: tuple[Any, ...]) -> None:
             stream.flush()
 
 
+class _Masked(logging.Formatter):
+    """Libraries quote addresses and their options, in tracebacks too: credentials do not go into the log."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return masked(super().format(record))
+
+
 @contextlib.contextmanager
 def _logging_to(log: TextIO) -> Iterator[None]:
     """The root logger writes to the log from INFO on; warnings become its records, each place once."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     handler = logging.StreamHandler(log)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(_Masked("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     root.handlers[:] = [handler]
     root.setLevel(logging.INFO)
     with warnings.catch_warnings():

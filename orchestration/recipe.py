@@ -14,6 +14,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from data.config import Source, UserError
+from orchestration import credentials
 from orchestration.config import FLOAT, Config
 
 RECIPES = Path(__file__).parent / "recipes"
@@ -23,7 +24,8 @@ class _Loader(yaml.SafeLoader):
     """SafeLoader that reads 1e-3 as a number (YAML 1.1 wants 1.0e-3) and refuses a key that stands twice."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]  # pyright: ignore[reportUnknownVariableType]
+        own = [key for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
+        keys = [self.construct_object(key, deep=True) for key in own]  # pyright: ignore[reportUnknownVariableType]
         twice = sorted({str(key) for key in keys if keys.count(key) > 1})
         if twice:
             cause = f"key stands twice: {', '.join(twice)}"
@@ -74,6 +76,8 @@ def load_config(recipe: str | None, overrides: Iterable[str] = ()) -> Config:
     changes: dict[str, Any] = {}
     for override in overrides:
         key, equals, value = override.partition("=")
+        if faults := list(credentials.complaints({key: value})):  # before any message that quotes the word
+            raise UserError("\n".join(faults))
         if not equals or not key:
             raise UserError(f"{override!r}: not an override; write key.path=value, for example pretrain.steps=500")
         changes[key] = value if key == "name" else parse_yaml(value, override)  # name=010 is a name, not 8
@@ -83,8 +87,10 @@ def load_config(recipe: str | None, overrides: Iterable[str] = ()) -> Config:
 def build_config(values: Mapping[str, Any], changes: Mapping[str, Any]) -> Config:
     """Set dotted `changes` in nested `values` and validate: the one way a Config comes to be.
 
-    Raises UserError, one line per fault.
+    Raises UserError, one line per fault. A value that holds a credential is one: all values are written and shown.
     """
+    if faults := [*credentials.complaints(dict(values)), *credentials.complaints(dict(changes))]:
+        raise UserError("\n".join(dict.fromkeys(faults)))
     tree: dict[str, Any] = yaml.safe_load(yaml.safe_dump(dict(values)))  # a deep copy of plain data
     for dotted, value in changes.items():
         node = tree

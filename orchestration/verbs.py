@@ -16,6 +16,7 @@ from typing import Any
 from data.storage import fetch, place, publish, shown
 from orchestration.cluster import address_of, check_address, check_workers, joined, this_machine
 from orchestration.config import SWEEP_SECTIONS, Cluster, Config, to_yaml
+from orchestration.doctor import check_nodes
 from orchestration.progress import Progress, log_path, run_log
 from orchestration.pulse import beating
 from orchestration.recipe import load_config
@@ -50,6 +51,7 @@ def pretrain(options: argparse.Namespace) -> int:
 
     def work(terminal: Any, progress: Progress) -> int:
         with joined(config.cluster) as nodes:
+            check_nodes(config)
             check_workers(config.scaling, nodes, config.cluster.autoscales)
             with progress.stage("corpus") as update:
                 store = trainer.prepare_rows(config, run, update)
@@ -125,8 +127,10 @@ def sweep(options: argparse.Namespace) -> int:
         return 0
 
     def work(terminal: Any, progress: Progress) -> int:
-        with joined(config.cluster), progress.stage("sweep") as update:
-            entries = run_sweep(config, run, update)
+        with joined(config.cluster):
+            check_nodes(config)
+            with progress.stage("sweep") as update:
+                entries = run_sweep(config, run, update)
         report = write_report(run)
         _print_leaderboard(entries, terminal.out)
         text, beats = verdict(entries)

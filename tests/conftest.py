@@ -12,6 +12,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.envir
 os.environ.update(
     RAY_AUTH_MODE="disabled", HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", PYTHONWARNINGS="ignore",
     RAY_DATA_DISABLE_PROGRESS_BARS="1", RAY_AIR_NEW_OUTPUT="0", RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0",
+    CLOZE_LOGICAL_GPUS="1",  # the 8 GPUs below are a number: torch sees none
 )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 ROOMS = ("data", "model", "orchestration", "tuning")
 LEAVES = ("data.config", "model.config", "tuning.config")
-ENTRANCES = ("orchestration.cli", "orchestration.verbs", "orchestration.cluster_verbs", "orchestration.__main__")
+ENTRANCES = tuple(f"orchestration.{name}" for name in ("cli", "verbs", "cluster_verbs", "job_verbs", "__main__"))
 FILES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts): path
     for room in ROOMS
@@ -111,7 +111,7 @@ def test_rooms_are_not_imported_whole():
         ("ray", r"(data|orchestration|tuning)\..*"),
         ("torch", r"(model|orchestration|tuning)\..*"),
         ("peft", r"model\..*"),
-        ("rich", r"orchestration\.(progress|verbs|cluster_verbs)"),
+        ("rich", r"orchestration\.(progress|(cluster_|job_)?verbs)"),
         ("matplotlib", r"tuning\.charts"),
         ("sklearn", r"tuning\.scores"),
         ("pydantic", r"(.*\.)?(config|recipe)"),

@@ -85,7 +85,7 @@ def test_two_workers_that_leave_ray_data_no_cpu_are_refused(here, capsys):
     error = capsys.readouterr().err
     assert code == 2
     assert f"needs {cpus} CPUs and 0.5 for Ray Data, the cluster has {cpus}" in error
-    assert "give scaling.workers<=1 or a smaller scaling.cpus_per_worker" in error
+    assert "give scaling.workers<=1, a smaller scaling.cpus_per_worker" in error
 
 
 def test_an_internal_error_exits_1_with_its_traceback_in_the_log(here, ray_4_cpus):
