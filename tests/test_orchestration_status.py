@@ -2,13 +2,16 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+from test_orchestration_progress import run_in_terminal
 
+from data import storage
 from data.config import UserError
 from orchestration import pulse
 from orchestration.progress import Progress
@@ -159,6 +162,7 @@ def test_unknown_names_and_folders_are_mistakes(tmp_path):
     write(tmp_path, "law")
     with pytest.raises(UserError, match=r"lawn: no such run in .*; there are: law \(another folder: --storage DIR\)"):
         find_run("lawn", str(tmp_path))
+    assert find_run(str(tmp_path / "law"), "nowhere") == tmp_path / "law"  # a path will do
     with pytest.raises(UserError, match="no such folder; give the one that runs were started with"):
         find_runs(str(tmp_path / "nowhere"))
 
@@ -183,3 +187,34 @@ def test_the_command_line(tmp_path, words, code, text):
 
 def test_no_run_is_no_mistake(tmp_path):
     assert find_runs(str(tmp_path)) == []
+
+
+def test_runs_in_a_bucket_are_told_from_any_machine(s3, monkeypatch):
+    for name, value in s3.items():
+        monkeypatch.setenv(name, value)
+    uri = "s3://cloze-test/status"
+    mirror = storage.place(uri)
+    with held(mirror / "law", build_config({"name": "law", "storage": uri}, {})), beating(mirror / "law", {"steps": 9}):
+        shutil.rmtree(mirror)  # as on a machine that has nothing of it
+        (run,) = find_runs(uri)
+        assert (read_status(run)["state"], read_status(run)["steps"]) == ("running", 9)
+    shutil.rmtree(mirror)
+    assert read_status(find_run("law", uri))["state"] == "finished"
+    shutil.rmtree(mirror)
+
+
+def test_a_bucket_that_does_not_answer_is_one_line(s3, monkeypatch):
+    for name, value in {**s3, "AWS_ENDPOINT_URL": "http://127.0.0.1:1"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match="--storage s3://silent/x: cannot be read .*give another, or credentials"):
+        find_runs("s3://silent/x")
+
+
+def test_watching_on_a_terminal_redraws_and_ends(tmp_path):
+    write(tmp_path, "law", state="failed", cause="rank 0, step 3: OSError: no space")
+    seen = run_in_terminal(f"""
+        from orchestration.cli import main
+        raise SystemExit(main(["status", "law", "--watch", "--storage", {str(tmp_path)!r}]))
+    """)
+    assert seen.count("failed (rank 0, step 3: OSError: no space)") >= 1
+    assert seen.count("\x1b[?25l") == seen.count("\x1b[?25h") == 1  # the cursor is back

@@ -9,7 +9,6 @@ import random
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import free_port
 from tiny_encoder import write_encoder
 
 pytestmark = [pytest.mark.road, pytest.mark.timeout(420)]
@@ -38,12 +38,6 @@ SWEEP = [
     "sweep.cpus_per_trial=2.5",  # one at a time, and CPUs are left for the other run
     "sweep.space={finetune.mode: full, finetune.learning_rate: [1e-3, 1e-4], finetune.epochs: 5}",
 ]  # fmt: skip
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def get(url: str) -> str:
