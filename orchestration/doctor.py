@@ -16,7 +16,7 @@ from data.storage import place
 from orchestration import probe
 from orchestration.cause import cause_of
 from orchestration.config import Config
-from orchestration.findings import FULL, QUICK, judge
+from orchestration.findings import FULL, QUICK, asks_gpus, judge
 from orchestration.pins import PACKAGES
 from orchestration.probe import REDUCED_BYTES, Facts, Probe
 from orchestration.survey import Finding, Place, Ring, Survey
@@ -28,7 +28,7 @@ LOGICAL_GPUS = "CLOZE_LOGICAL_GPUS"
 def examine(config: Config, patience: float = PATIENCE_SECONDS) -> list[Finding]:
     """The whole examination: some ten seconds."""
     places = _places()
-    with _asked(config, places, patience) as (survey, actors):
+    with _asked(config, places, patience, gpus=True) as (survey, actors):
         head = next((actors[p.id] for p in places if p.head and p.id in actors), None)
         dashboard, prometheus = _pages(head)
         survey = Survey(
@@ -49,11 +49,12 @@ def check_nodes(config: Config, patience: float = PATIENCE_SECONDS) -> None:
     A lone node is this machine: the driver's own view of it is enough, and no process is started.
     """
     places = _places()
+    gpus = asks_gpus(config)
     if len(places) == 1:
-        facts = _look(config, None, places[0])
+        facts = _look(config, places[0], gpus)
         survey = Survey(config, facts, places, {places[0].id: facts}, logical_gpus=_logical())
     else:
-        with _asked(config, places, patience) as (survey, _):
+        with _asked(config, places, patience, gpus) as (survey, _):
             pass
     faults = [finding for finding in judge(survey, QUICK) if finding.state == "fault"]
     if faults:
@@ -82,13 +83,9 @@ def _logical() -> bool:
     return os.environ.get(LOGICAL_GPUS) == "1"
 
 
-def _look(config: Config, folder: str | None, where: Place) -> Facts:
-    """The driver's own facts."""
-    return probe.look(*_question(config, folder or "", None, where))
-
-
-def _question(config: Config, folder: str, own: str | None, where: Place) -> tuple[Any, ...]:
-    return PACKAGES, _storage(config), folder, own, None if _logical() else where.gpus
+def _look(config: Config, where: Place, gpus: bool) -> Facts:
+    """The driver's own facts; `where` is its node."""
+    return probe.look(PACKAGES, _storage(config), "", None, where.gpus if gpus and not _logical() else None)
 
 
 def _storage(config: Config) -> str:
@@ -97,8 +94,10 @@ def _storage(config: Config) -> str:
 
 
 @contextmanager
-def _asked(config: Config, places: tuple[Place, ...], patience: float) -> Iterator[tuple[Survey, dict[str, Any]]]:
-    """What all nodes told, and the actors that did; they end with the block."""
+def _asked(
+    config: Config, places: tuple[Place, ...], patience: float, gpus: bool
+) -> Iterator[tuple[Survey, dict[str, Any]]]:
+    """What all nodes told, and the actors that did; they end with the block. gpus: whether torch is asked too."""
     import ray
 
     until = time.monotonic() + patience
@@ -109,7 +108,9 @@ def _asked(config: Config, places: tuple[Place, ...], patience: float) -> Iterat
             words = {}
             for node in places:
                 actors[node.id] = _actor(node)
-                words[actors[node.id].look.remote(*_question(config, folder, node.id, node))] = node.id
+                counted = node.gpus if gpus and not _logical() else None
+                word = actors[node.id].look.remote(PACKAGES, _storage(config), folder, node.id, counted)
+                words[word] = node.id
             ray.wait(list(words), num_returns=len(words), timeout=max(until - time.monotonic(), 1))
             unseen: dict[str, str] = {}
             for word, key in words.items():
@@ -119,7 +120,7 @@ def _asked(config: Config, places: tuple[Place, ...], patience: float) -> Iterat
                     ray.kill(actors.pop(key))
                 elif told["storage"] is None and (fault := _not_seen(config, folder, key)):
                     unseen[key] = fault
-            facts = _look(config, None, places[0])
+            facts = _look(config, places[0], gpus=False)
         yield Survey(config, facts, places, answers, unseen, logical_gpus=_logical()), actors
     finally:
         for actor in actors.values():
@@ -150,7 +151,7 @@ def _answer(word: Any, patience: float) -> Any:
     except GetTimeoutError:
         return f"no answer within {patience:.0f} s"
     except Exception as error:
-        return cause_of(error)
+        return f"no process could work there: {cause_of(error)}"
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 from data.config import UserError
 from orchestration.cluster import DATA_CPUS, Node, check_workers
+from orchestration.config import Config
 from orchestration.pins import LOWEST_PYTHON, PINNED
 from orchestration.survey import Finding, Survey
 
@@ -121,24 +122,34 @@ def _gpus(survey: Survey) -> Iterator[Finding]:
     fine = True
     for place, facts in survey.told():
         seen = facts["torch_gpus"] or 0
-        if seen == place.gpus:
-            continue
-        fine = False
+        found = f"Ray counts {place.gpus:g}, torch sees {seen}"
         if seen < place.gpus:
+            fine = False
             build = "torch is a CPU build: install the CUDA build" if facts["torch_cuda"] is None else (
                 "let them through: docker --gpus=all, a driver new enough for CUDA " + facts["torch_cuda"]
             )  # fmt: skip
-            remedy = f"{build}; or ray start --num-gpus={seen}"
-        else:
-            remedy = f"start Ray there again, with --num-gpus={seen} if it does not find them"
-        yield Finding("GPUs", "fault", survey.label(place), f"Ray counts {place.gpus:g}, torch sees {seen}", remedy)
+            yield Finding("GPUs", "fault", survey.label(place), found, f"{build}; or ray start --num-gpus={seen}")
+        elif seen > place.gpus and place.cpus:  # a head without CPUs is not meant to train; fewer GPUs may be meant too
+            fine = False
+            yield Finding("GPUs", "note", survey.label(place), found, f"to use them all: ray start --num-gpus={seen}")
     if fine:
         yield Finding("GPUs", "good", _all(survey), f"{total:g}, the same for Ray and torch" if total else "none")
 
 
+def asks_gpus(config: Config) -> bool:
+    """Whether a run of this config would use GPUs at all."""
+    return config.scaling.gpus_per_worker > 0 or config.sweep.gpus_per_trial > 0
+
+
+def _needed_gpus(survey: Survey) -> Iterator[Finding]:
+    """A run on CPUs does not mind what GPUs there are."""
+    if asks_gpus(survey.config):
+        yield from _gpus(survey)
+
+
 def _rings(survey: Survey) -> Iterator[Finding]:
     if not survey.rings:
-        yield Finding("network", "note", _all(survey), "one node: nothing to reduce over")
+        yield Finding("network", "note", _all(survey), "nothing to reduce over: it takes two nodes")
     for ring in survey.rings:
         where = f"{ring.nodes} nodes"
         if ring.gigabytes_per_second is not None:
@@ -194,15 +205,14 @@ def _clock(survey: Survey) -> Iterator[Finding]:
 
 
 def _workers(survey: Survey) -> Iterator[Finding]:
-    scaling = survey.config.scaling
-    cpus = sum(place.cpus for place in survey.places)
+    scaling, autoscales = survey.config.scaling, survey.config.cluster.autoscales
+    left = sum(place.cpus for place in survey.places) - scaling.workers * scaling.cpus_per_worker
     try:
         check_workers(scaling, [Node(place.cpus, place.gpus) for place in survey.places])
     except UserError as error:
         found, _, remedy = str(error).rpartition("; ")
-        yield Finding("CPUs", "fault", "cluster", found, remedy)
+        yield Finding("CPUs", "note" if autoscales else "fault", "cluster", found, "" if autoscales else remedy)
     else:
-        left = cpus - scaling.workers * scaling.cpus_per_worker
         found = f"{scaling.workers} workers x {scaling.cpus_per_worker:g} CPUs leave {left:g} for Ray Data"
         yield Finding("CPUs", "good", "cluster", f"{found}, which needs {DATA_CPUS:g}")
 
@@ -240,12 +250,15 @@ def _prometheus(survey: Survey) -> Iterator[Finding]:
 
 
 def _all(survey: Survey) -> str:
-    number = len(survey.places)
+    """The nodes that a good finding speaks of: those that answered."""
+    told, number = len(list(survey.told())), len(survey.places)
+    if told < number:
+        return f"{told} of {number} nodes"
     return "1 node" if number == 1 else f"all {number} nodes"
 
 
 # What a run would trip over within its first minute, and what can be asked in a second.
-QUICK: tuple[Check, ...] = (_answers, _versions, _storage, _gpus)
+QUICK: tuple[Check, ...] = (_answers, _versions, _storage, _needed_gpus)
 FULL: tuple[Check, ...] = (
     _answers, _versions, _pinned, _storage, _shared_memory, _gpus, _rings, _disk, _clock, _workers,
     _dashboard, _prometheus,

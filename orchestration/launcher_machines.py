@@ -9,18 +9,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from orchestration.credentials import complaints
+
 Tree = dict[str, Any]
 PROVIDERS = ("aws", "local", "gcp", "azure", "aliyun", "vsphere", "external")
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}"
 PLACEHOLDER = re.compile(r"\b(HEAD_IP|WORKER_IP\w*|YOUR_\w+|IMAGE|BUCKET)\b|<[^>]+>")
-SECRETS = (
-    (re.compile(r"\b(AKIA|ASIA)[0-9A-Z]{16}\b"), "an AWS access key"),
-    (re.compile(r"(?i)aws_(secret_access_key|session_token)\W{1,3}[\w/+]{16,}"), "an AWS secret"),
-    (re.compile(r"\bRAY_AUTH_TOKEN=(?![$'\"]*\$)\S+"), "Ray's token"),
-    (re.compile(r"\b(hf_|ghp_|github_pat_|glpat-|sk-)[A-Za-z0-9_-]{16,}"), "a token"),
-    (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----"), "a private key"),
-    (re.compile(r"(?i)\b[\w]*(password|passwd|secret)\w*\s*=\s*[^\s$'\"]{6,}"), "a password"),
-)
 
 
 def _name(given: Tree) -> Iterator[str]:
@@ -134,17 +128,6 @@ def _files(given: Tree) -> Iterator[str]:
         yield f"auth.ssh_private_key={key}: no such file; give the key that the machines know"
 
 
-def _credentials(given: Tree) -> Iterator[str]:
-    for key, text in texts_of(given):
-        for pattern, what in SECRETS:
-            if pattern.search(f"{key.rsplit('.', 1)[-1]}={text}"):
-                yield (
-                    f"{key}: holds {what}, and the file is copied to every node; take it out, change it where it is "
-                    f"valid, and use a role (node_config.IamInstanceProfile) or a file in file_mounts"
-                )
-                break
-
-
 def _placeholders(given: Tree) -> Iterator[str]:
     for key, text in texts_of(given):
         if found := PLACEHOLDER.fullmatch(text):
@@ -178,5 +161,5 @@ def _container(given: Tree) -> Iterator[str]:
 
 
 GIVEN: tuple[Callable[[Tree], Iterator[str]], ...] = (
-    _name, _provider, _own_machines, _node_types, _files, _container, _credentials, _placeholders,
+    _name, _provider, _own_machines, _node_types, _files, _container, complaints, _placeholders,
 )  # fmt: skip

@@ -96,7 +96,7 @@ def try_storage(storage: str, folder: str, own: str) -> str | None:
 
     try:
         if not found(system, f"{place}/driver"):
-            there = found(system, root)
+            there = found(system, root, seconds=0)
             return f"not the driver's: {'what the driver wrote is not there' if there else 'no such folder'}"
     except Exception as error:
         return f"not reachable: {_cause(error)}"
@@ -114,11 +114,11 @@ def try_storage(storage: str, folder: str, own: str) -> str | None:
     return None
 
 
-def found(system: Any, path: str) -> bool:
+def found(system: Any, path: str, seconds: float = SEEN_SECONDS) -> bool:
     """Whether something lies at `path`, waiting for caches of a network's file system."""
     from pyarrow import fs
 
-    until = time.monotonic() + SEEN_SECONDS
+    until = time.monotonic() + seconds
     while system.get_file_info(path).type == fs.FileType.NotFound:
         if time.monotonic() > until:
             return False

@@ -69,7 +69,6 @@ BROKEN = [
     (dict(nodes=({}, dict(shared_memory_bytes=2**26))), "shared memory", "10.0.0.1", "0.06 GiB, Ray's", "34 GiB: "),
     (dict(nodes=({}, dict(torch_gpus=0))), "GPUs", "10.0.0.1", "Ray counts 4, torch sees 0", "--gpus=all"),
     (dict(nodes=({}, dict(torch_gpus=0, torch_cuda=None))), "GPUs", "10.0.0.1", "sees 0", "is a CPU build"),
-    (dict(nodes=({}, dict(torch_gpus=8))), "GPUs", "10.0.0.1", "Ray counts 4, torch sees 8", "--num-gpus=8"),
     (dict(rings=(Ring("nccl", 2, None, "timed out"),)), "network", "2 nodes", "nccl all-reduce: timed", "(of ens5)"),
     (dict(nodes=({}, dict(session_space=(GIB, 100 * GIB)))), "disk", "10.0.0.1", "has 1% free", "--temp"),
     (dict(driver=dict(storage_space=(0, GIB))), "disk", "storage", "/nfs/runs has 0.0 GiB", "checkpoints.keep=1"),
@@ -94,6 +93,11 @@ def test_what_is_no_fault_is_let_through():
     assert not faults(survey(clocks={WORKER: (45.0, 20.0)})), "a slow round trip proves nothing"
     assert not faults(survey(nodes=({}, dict(python="3.12.9")))), "patch releases agree"
     assert not faults(survey(nodes=({}, dict(torch_gpus=0)), logical_gpus=True))
+    asked = ["scaling.workers=70", "scaling.cpus_per_worker=1", "cluster.autoscales=true"]
+    assert not faults(survey(words=asked)), "nodes may come"
+    more = survey(nodes=({}, dict(torch_gpus=8)))
+    notes = [f.found for f in judge(more, FULL) if f.state == "note"]
+    assert not faults(more) and notes == ["Ray counts 4, torch sees 8"], "fewer may be meant"
     unset = survey(nodes=(dict(prometheus=None), {}), prometheus=(500, ""), rings=(), dashboard=(200, ""))
     notes = {f.check: f.state for f in judge(unset, FULL) if f.state != "good"}
     assert notes == {"Prometheus": "note", "network": "note"}
@@ -104,6 +108,18 @@ def test_every_fault_of_every_node_is_told():
     assert [(f.check, f.where) for f in found] == [
         ("versions", "10.0.0.1"), ("versions", "10.0.0.2"), ("storage", "10.0.0.1"),
     ]  # fmt: skip
+
+
+def test_a_run_that_asks_for_no_gpu_is_not_refused_for_one():
+    blind = (dict(torch_gpus=0), {})
+    assert not faults(survey(nodes=blind), QUICK)
+    assert len(faults(survey(nodes=blind, words=["scaling.gpus_per_worker=1"]), QUICK)) == 1
+    assert len(faults(survey(nodes=blind, words=["sweep.gpus_per_trial=0.5"]), QUICK)) == 1
+
+
+def test_what_is_good_is_said_of_the_nodes_that_answered():
+    found = judge(survey(nodes=({}, {}, "no answer within 40 s")), QUICK)
+    assert {finding.where for finding in found if finding.state == "good"} == {"2 of 3 nodes"}
 
 
 def test_nodes_of_one_address_are_told_apart():
