@@ -6,6 +6,7 @@ was shipped.
 
 import json
 import os
+import pty
 import random
 import shlex
 import shutil
@@ -268,6 +269,30 @@ def test_ctrl_c_without_a_terminal_leaves_the_job_running(head, start, cloze):
         f"cloze: the job goes on; `cloze logs -f {identity}` follows it, `cloze stop {identity}` stops it\n"
     )
     assert api(head, f"/api/jobs/{identity}")["status"] == "RUNNING"
+
+
+def test_ctrl_c_at_a_terminal_asks_and_once_more_is_no(head, home, cloze):
+    """The terminal is a real one, so that Ctrl-C is a character typed."""
+    terminal, inside = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", "import os; os.setsid(); import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
+         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+         "from orchestration import cli; raise SystemExit(cli.main(['logs', '-f', 'long']))"],
+        cwd=home, stdin=inside, stdout=inside, stderr=inside,
+        env={**os.environ, "RAY_API_SERVER_ADDRESS": head.url, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN},
+    )  # fmt: skip
+    shown = b""
+    try:
+        for awaited in (b"Running entrypoint", b"let it go on without you? [s/G]"):
+            while awaited not in shown:
+                shown += os.read(terminal, 4096)
+            os.write(terminal, b"\x03")
+        assert process.wait(30) == 130
+    finally:
+        process.kill()
+        os.close(inside)
+        os.close(terminal)
+    assert cloze("jobs").stdout.splitlines()[1].split()[1] == "RUNNING"
 
 
 def test_a_stopped_job_has_saved_leaves_nothing_and_resumes_until_its_cluster_dies(head, start, cloze):
