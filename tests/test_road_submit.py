@@ -122,7 +122,8 @@ def test_a_job_runs_from_what_was_shipped_alone(head, home, cloze):
                                                           ".json nor .jinja: orchestration/.env")  # fmt: skip
     assert shown[2] == f"dashboard {head.url}/#/jobs/{identity}"
     job = api(head, f"/api/jobs/{identity}")
-    assert job["metadata"].items() >= {"job_name": "law", "run": "law", "verb": "pretrain", "recipe": "law.yaml"}.items()
+    metadata = {"job_name": "law", "run": "law", "verb": "pretrain", "recipe": "law.yaml"}
+    assert job["metadata"].items() >= metadata.items()
     assert job["entrypoint"] == "python -m orchestration pretrain -c recipe.yaml name=law"
     variables = job["runtime_env"]["env_vars"]
     assert variables["PYTHONWARNINGS"] == "once" and variables["RAY_JOB_STOP_SIGNAL"] == "SIGINT"
