@@ -12,6 +12,7 @@ import tempfile
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 EXAMPLES = """examples:
   cloze pretrain -c demo                                  the demo: embedded corpus, BERT-tiny
@@ -26,7 +27,15 @@ RESUMES = {
     "pretrain": "; the same command goes on from the last checkpoint",
     "sweep": "; the same command runs the trials that are left",
 }
-Parser = argparse.ArgumentParser
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose complaint about a word shows no credential in it."""
+
+    def error(self, message: str) -> NoReturn:
+        from orchestration.credentials import masked
+
+        super().error(masked(message))
 
 
 def _recipe(parser: Parser) -> None:

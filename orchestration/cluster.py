@@ -10,7 +10,7 @@ import re
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -115,6 +115,19 @@ def _init(address: str | None, extra: dict[str, Any]) -> None:
             f"cluster.address={address}: runs Ray {ray_there} on Python {python_there}, this is Ray {ray_here} on "
             f"Python {python_here}; use the same in both, Ray {PINNED['ray']}, or submit a job: cloze submit"
         ) from None
+
+
+def await_node(update: Callable[[str], None]) -> None:
+    """Wait until some node can run a task: a cluster that starts nodes on demand may have none for work yet.
+
+    What asks for the node is a task that waits for it, so nothing is left asking when this process dies.
+    """
+    import ray
+
+    there = ray.remote(num_cpus=DATA_CPUS)(lambda: None).remote()
+    while not ray.wait([there], timeout=1)[0]:
+        update(f"waiting for a node: the cluster has {ray.cluster_resources().get('CPU', 0):g} CPUs")
+    update("a node is there")
 
 
 def _interrupt(number: int, frame: Any) -> None:

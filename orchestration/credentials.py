@@ -32,7 +32,7 @@ FORMS: dict[str, re.Pattern[str]] = {
         "a password in a URI": r"(?<=:/{2})(?:[^\s/@:\"']*:[^\s/@\"']+|[A-Z0-9]{16,}:[^\s@\"']+)(?=@)",
         "a secret with its name": (
             r"\b(?:aws_)?(?:secret_access_key|session_token)[\"']?\s*[:=]\s*[\"']?[A-Za-z0-9/+=_-]{12,}"
-            r"|\b(?:\w+_)?(?:auth_token|api_key|access_token|password|passwd)[\"']?\s*[:=]\s*[\"']?(?![~/])[^\s\"'{}()\[\],;$]{8,}"
+            r"|\b(?:\w+_)?(?:auth_token|api_key|access_token|password|passwd)[\"']?\s*[:=]\s*[\"']?(?![~/.$<])[^\s\"'{}()\[\],;$]{8,}"
         ),
     }.items()
 }

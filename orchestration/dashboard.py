@@ -9,6 +9,7 @@ import os
 import socket
 import sys
 import threading
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from orchestration.credentials import masked
 DEFAULT = "http://127.0.0.1:8265"
 TIMEOUT_S = 6
 LOOKUP_S = 10
+REPORT_S = 10  # a head that has just begun tells of itself after some seconds
 GIVE = "give --address=http://HOST:8265 of a Ray dashboard"
 TOKEN = (
     "set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN=TOKEN (or RAY_AUTH_TOKEN_PATH=FILE, or keep it in ~/.ray/auth_token); "
@@ -110,12 +112,13 @@ def interpreter_of(url: str) -> str:
     `python` of a job is whatever the PATH of `ray start` finds, if anything; the raylet's own command line names the
     interpreter of its workers.
     """
-    for node in ask(url, "/nodes?view=summary").get("data", {}).get("summary", []):
-        if node.get("raylet", {}).get("isHeadNode"):
-            for word in node.get("cmdline", []):
+    for _ in range(REPORT_S):
+        for node in ask(url, "/nodes?view=summary").get("data", {}).get("summary", []):
+            for word in node.get("cmdline", []) if node.get("raylet", {}).get("isHeadNode") else []:
                 option, _, command = word.partition("=")
                 if option == "--python_worker_command" and command:
                     return command.split(" ")[0]
+        time.sleep(1)
     return "python"
 
 

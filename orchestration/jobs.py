@@ -108,7 +108,7 @@ def stop(door: Door, submission_id: str, tell: Callable[[str], object]) -> int:
         waited = time.monotonic() - begun
         if job.status.value == "PENDING" and waited > PENDING_S:
             tell(
-                f"{submission_id} is PENDING: {job.message or 'its environment is being made'}. "
+                f"{submission_id} is PENDING: {(job.message or 'its environment is being made').rstrip('.')}. "
                 f"It ends as soon as it starts, and Ray gives it up after 15 minutes; `cloze jobs` shows when"
             )
             return 1

@@ -39,7 +39,10 @@ def bring(path: Path) -> None:
         return
     start = max(name.partition("-")[0].removesuffix(".jsonl") for name in names)
     files = [segments / f"{start}.jsonl", *sorted(segments.glob(f"{start}-*.jsonl"))]
-    path.write_text("".join(file.read_text(encoding="utf-8") for file in files), encoding="utf-8")
+    carried = "".join(file.read_text(encoding="utf-8") for file in files)
+    # On the node that writes it the file is ahead of the bucket, and open.
+    if not (path.exists() and path.read_text(encoding="utf-8").startswith(carried)):
+        path.write_text(carried, encoding="utf-8")
 
 
 def cut(path: Path, step: int) -> None:

@@ -33,9 +33,11 @@ SILENT_SECONDS = 30.0  # after which the age of the last word is told
 
 def find_run(name: str, storage: str) -> Path:
     """The folder of a run, by name or path. Raises UserError with the names there are."""
-    for run in (place(storage) / name, Path(name)):
-        if _is_run(run):
-            return run
+    if _is_run(Path(name)) and len(Path(name).parts) > 1:
+        return Path(name)
+    folder = _open_storage(storage)
+    if _is_run(folder / name):
+        return folder / name
     names = [run.name for run in find_runs(storage)]
     there = f"there are: {', '.join(names)}" if names else f"{storage} holds none"
     raise UserError(f"{name}: no such run in {storage}; {there} (another folder: --storage DIR)")
@@ -43,11 +45,22 @@ def find_run(name: str, storage: str) -> Path:
 
 def find_runs(storage: str) -> list[Path]:
     """All runs of a storage, the one begun last at the end. Raises UserError where it is no folder."""
+    folder = _open_storage(storage)
+    runs = [folder / name for name in children(folder) if not name.startswith(".") and _is_run(folder / name)]
+    return sorted(runs, key=lambda run: (_read(run).get("began", 0.0), run.name))
+
+
+def _open_storage(storage: str) -> Path:
+    """Its local path. Raises UserError where there is no such folder, or the bucket does not answer."""
     folder = place(storage)
     if not is_remote(folder) and not folder.is_dir():
         raise UserError(f"--storage {storage}: no such folder; give the one that runs were started with (storage=...)")
-    runs = [folder / name for name in children(folder) if not name.startswith(".") and _is_run(folder / name)]
-    return sorted(runs, key=lambda run: (_read(run).get("began", 0.0), run.name))
+    try:
+        children(folder)
+    except OSError as error:
+        cause = " ".join(str(error).split())[:200]
+        raise UserError(f"--storage {storage}: cannot be read ({cause}); give another, or credentials for it") from None
+    return folder
 
 
 def _is_run(folder: Path) -> bool:

@@ -60,6 +60,11 @@ class Request:
     packages: list[str]
     """What its nodes install where they lack it."""
 
+    @property
+    def brings_python(self) -> bool:
+        """Whether `python` is the job's own: of its virtual environment, or of its image."""
+        return bool(self.packages) or self.cluster.image is not None
+
 
 def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """The job's words, and the `cluster.*` settings for a verb that takes no config. Raises UserError."""
@@ -201,7 +206,7 @@ def pinned() -> list[str]:
 
 
 def described(request: Request, variables: dict[str, str], archive: Path, python: str) -> Job:
-    """The job of a request; `python` is the interpreter that Ray runs with on the cluster."""
+    """The job of a request, started by `python`."""
     cluster, words = request.cluster, list(request.words)
     runtime_env: dict[str, Any] = {"env_vars": variables}
     if request.recipe is not None:
@@ -219,8 +224,6 @@ def described(request: Request, variables: dict[str, str], archive: Path, python
             words[1:1] = ["-c", RECIPE]
     if request.packages:  # Ray then makes a virtual environment over the node's own, and puts it first in PATH
         runtime_env["pip"] = {"packages": request.packages, "pip_check": False}
-    if request.packages or cluster.image is not None:
-        python = "python"
     name = request.config.name if request.config is not None else request.verb
     return Job(
         submission_id=f"{request.verb}-{name}-{time.strftime('%m%d-%H%M%S')}-{os.urandom(2).hex()}",

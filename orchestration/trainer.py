@@ -264,7 +264,7 @@ def _follow(
             continue
         if not line and time.monotonic() - begun > WAIT_SECONDS:
             free, there = (all_of().get("CPU", 0) for all_of in (ray.available_resources, ray.cluster_resources))
-            text = f"waiting for workers: {free:g} of {there:g} CPUs are free"
+            text = f"starting workers: {free:g} of {there:g} CPUs are free"
         if "loss" in line:
             trains.set()
             rate = line["tokens_per_second"]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from data.storage import fetch, place, publish, shown
-from orchestration.cluster import address_of, check_address, check_workers, joined, this_machine
+from orchestration.cluster import address_of, await_node, check_address, check_workers, joined, this_machine
 from orchestration.config import SWEEP_SECTIONS, Cluster, Config, to_yaml
 from orchestration.doctor import check_nodes
 from orchestration.progress import Progress, log_path, run_log
@@ -51,7 +51,7 @@ def pretrain(options: argparse.Namespace) -> int:
 
     def work(terminal: Any, progress: Progress) -> int:
         with joined(config.cluster) as nodes:
-            check_nodes(config)
+            _await_nodes(config, progress)
             check_workers(config.scaling, nodes, config.cluster.autoscales)
             with progress.stage("corpus") as update:
                 store = trainer.prepare_rows(config, run, update)
@@ -61,6 +61,14 @@ def pretrain(options: argparse.Namespace) -> int:
         return 0
 
     return _in_run(config, run, work, steps=config.pretrain.steps, workers=config.scaling.workers)
+
+
+def _await_nodes(config: Config, progress: Progress) -> None:
+    """Wait for a node that can work, where nodes come on demand; then look at those that are there."""
+    if config.cluster.autoscales:
+        with progress.stage("cluster") as update:
+            await_node(update)
+    check_nodes(config)
 
 
 def _on_nodes(config: Config, dry_run: bool, check: Callable[[Any], None]) -> None:
@@ -128,7 +136,7 @@ def sweep(options: argparse.Namespace) -> int:
 
     def work(terminal: Any, progress: Progress) -> int:
         with joined(config.cluster):
-            check_nodes(config)
+            _await_nodes(config, progress)
             with progress.stage("sweep") as update:
                 entries = run_sweep(config, run, update)
         report = write_report(run)

@@ -68,7 +68,6 @@ def pretrain_worker(job: Job) -> None:
         )
     device = worker_device()
     share_cores(ray.train.get_context().get_local_world_size(), device)
-
     bf16 = uses_bf16(pretrain.precision, device)
 
     model = build_encoder(config.encoder, job.vocab_size, job.pad_id, config.seed)

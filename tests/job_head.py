@@ -4,6 +4,7 @@ It runs in a virtual environment that has the pinned packages and no Cloze, its 
 another folder, in token mode, with no way to a package index.
 """
 
+import random
 import shutil
 import socket
 import subprocess
@@ -20,6 +21,18 @@ from typing import Any
 import psutil
 
 TOKEN = "f00dfeed" * 4
+
+
+RECIPE = """
+storage: {storage}
+corpus: {{sources: {corpus}, held_out: 0.1}}
+tokenizer: {{vocab_size: 100}}
+rows: {{length: 32, packing: document}}
+encoder: {{hidden_size: 16, num_hidden_layers: 2, num_attention_heads: 2, intermediate_size: 32, dropout: 0.0}}
+pretrain: {{steps: 10, global_batch: 4, micro_batch: 2, eval_every_steps: null}}
+checkpoints: {{every_steps: 100000}}
+scaling: {{workers: 2, cpus_per_worker: 1, max_restarts: 0}}
+"""
 
 
 @dataclass(frozen=True)
@@ -118,3 +131,12 @@ def _interpreter(head: Head) -> str | None:
     except (requests.RequestException, ValueError, KeyError):
         return None  # not yet
     return None
+
+
+def written_recipe(head: Head) -> str:
+    """A tiny run's recipe; its corpus, and its storage, lie where every node of the head reads them."""
+    draw = random.Random(0)
+    words = ["cat", "dog", "clerk", "judge", "court", "saw", "heard", "paid", "asked", "left", "the", "and", "nobody"]
+    documents = [f"doc{n:03d} " + " ".join(draw.choices(words, k=12)) for n in range(200)]
+    (head.folder / "corpus.txt").write_text("\n\n".join(documents))
+    return RECIPE.format(storage=head.folder / "runs", corpus=head.folder / "corpus.txt")

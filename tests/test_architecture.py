@@ -25,7 +25,7 @@ TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in FIL
 WITHOUT_RAY = (
     *(f"data.{name}" for name in ("config", "records", "texts", "corpus", "rows", "order", "masking", "batches")),
     *(f"orchestration.{name}" for name in ("config", "recipe", "plan", "progress", "metrics", "schedule")),
-    *(f"orchestration.{name}" for name in ("steps", "engine", "checkpoint", "run")),
+    *(f"orchestration.{name}" for name in ("steps", "engine", "checkpoint", "run", "clock", "pulse", "status")),
     *(f"tuning.{name}" for name in ("config", "space", "scores", "leaderboard", "charts", "report")),
     *(name for name in FILES if name.startswith("model.")),
 )

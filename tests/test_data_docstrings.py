@@ -96,7 +96,7 @@ def test_built_in_task_loads_by_its_name(cache: Path):
 
 def test_built_corpus_is_found_again_and_built_equal_elsewhere(tmp_path: Path):
     folders = [build(tmp_path / name, quiet, **SMALL) for name in "ab"]
-    names = [path.name for path in sorted(folders[0].iterdir())]
+    names = [path.name for path in sorted(folders[0].glob("*.parquet"))]
     assert names == ["corpus-fsspec.parquet", "corpus-jinja2.parquet", "corpus-joblib.parquet"] + [
         f"task-{split}.parquet" for split in ("test", "train", "validation")
     ]

@@ -109,6 +109,9 @@ def test_metrics_survive_their_node(folder):
     for step in range(3, 6):
         writer.write({"step": step, "loss": 2.0})
     writer.carry()
+    writer.write({"step": 6, "loss": 2.0})
+    metrics.bring(path)
+    assert [line["step"] for line in metrics.read(path)][-1] == 6, "who writes the file is ahead of the bucket"
     other_node(folder)
     metrics.bring(path)
     assert [(line["step"], line["loss"]) for line in metrics.read(path)] == [

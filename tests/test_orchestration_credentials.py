@@ -26,7 +26,7 @@ HARMLESS = [
     "runs", "s3://bucket/runs", "s3://bucket/runs?scheme=http&endpoint_override=127.0.0.1:9000&region=eu-west-1",
     "https://host:8080/corpus@2024/x.txt", "/nfs/law", "docs@work.txt", "ray://head:10001", "token", "[MASK]",
     "corpus/*.jsonl.gz", "hf_transfer", "sk-learn", "key=value", "gs://bucket/a:b@c", "AKIA", "password.txt",
-    "auth_token: ~/.ray/auth_token",
+    '~/.ray/auth_token: "~/.ray/auth_token"', "token_path=/etc/token", "auth_token: <paste it here>",
 ]  # fmt: skip
 
 

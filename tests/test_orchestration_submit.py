@@ -36,7 +36,8 @@ def job_of(*words: str, env: tuple[str, ...] = ()):
     """The job that `cloze submit` would hand over."""
     plain, settings = split(words)
     request = requested(plain, parse(plain[0], plain[1:]), settings)
-    return described(request, environment(env), Path("/tmp/cloze.zip"), "/venv/bin/python")
+    python = "python" if request.brings_python else "/venv/bin/python"
+    return described(request, environment(env), Path("/tmp/cloze.zip"), python)
 
 
 def test_a_job_is_what_the_words_say():

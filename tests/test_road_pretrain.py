@@ -102,6 +102,8 @@ def test_a_run_leaves_what_it_promises(undisturbed, home):
     kept = sorted(path.name for path in (undisturbed / "checkpoints").iterdir())
     assert kept == ["step-00000100", "step-00000120"]
     assert not (undisturbed / "lease.json").exists()
+    status = json.loads((undisturbed / "status.json").read_text())
+    assert (status["state"], status["step"], status["steps"], status["restarts"]) == ("finished", STEPS, STEPS, 0)
 
 
 def test_what_was_trained_on_is_the_order(undisturbed, home):
@@ -190,6 +192,7 @@ def test_a_killed_worker_costs_the_steps_since_the_checkpoint(undisturbed, home,
     done = cloze_module(*words("c"), CLOZE_FAULT="kill:1:70")
     assert done.returncode == 0, done.stderr
     assert losses(home / "runs" / "c") == pytest.approx(losses(undisturbed), abs=1e-6)
+    assert json.loads((home / "runs/c/status.json").read_text())["restarts"] == 1
 
 
 def test_a_failure_names_rank_step_and_log_and_loses_nothing(home, cloze_module):
@@ -198,6 +201,8 @@ def test_a_failure_names_rank_step_and_log_and_loses_nothing(home, cloze_module)
     last = done.stderr.splitlines()[-2:]
     assert last[0].startswith("cloze: pretrain failed: ") and "rank 1, step 45: RuntimeError: the fault" in last[0]
     assert last[1] == "cloze: log: runs/d/log/driver.log"
+    status = json.loads((home / "runs/d/status.json").read_text())
+    assert status["state"] == "failed" and "rank 1, step 45" in status["cause"]
     assert "Traceback" not in done.stderr
     assert "Traceback" in (home / "runs" / "d" / "log" / "driver.log").read_text()
     assert (home / "runs" / "d" / "checkpoints" / "step-00000040" / "manifest.json").exists()
