@@ -22,7 +22,8 @@ def submit(options: argparse.Namespace) -> int:
     variables = environment(options.env)
     with shipped(request.recipe) as shipment:
         door = entered(options.address or request.cluster.address)
-        job = described(request, variables, shipment.archive, interpreter_of(door.url))
+        python = "python" if request.brings_python else interpreter_of(door.url)
+        job = described(request, variables, shipment.archive, python)
         print(f"ships     {shipment}" if request.cluster.image is None else f"image     {request.cluster.image}")
         jobs.hand_over(door, job)
     print(f"job       {job.submission_id}\ndashboard {door.url}/#/jobs/{job.submission_id}", flush=True)
