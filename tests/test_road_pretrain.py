@@ -268,3 +268,14 @@ def test_a_loss_that_is_no_number_ends_the_run_at_once(home, cloze_module):
     last = done.stderr.splitlines()[-2]
     assert last.startswith("cloze: pretrain failed: step ") and "the loss is " in last and "learning rate" in last
     assert (home / "runs" / "h" / "log" / "driver.log").exists()
+
+
+def test_one_held_out_row_and_fewer_rows_than_workers_do_not_hang(home, cloze_module):
+    """Every rank evaluates and trains equally often, also the one that gets filler rows only."""
+    (home / "two.txt").write_text("the cat saw the dog\n\nthe judge asked the clerk\n")
+    small = [word for word in SMALL if "vocab_size" not in word and "eval_every" not in word and "steps" not in word]
+    words = ["pretrain", "name=two", "corpus.sources=two.txt", *small, "tokenizer.vocab_size=30", "pretrain.steps=3"]
+    done = cloze_module(*words, "pretrain.eval_every_steps=1", "scaling.workers=2", "scaling.cpus_per_worker=0.5")
+    assert done.returncode == 0, done.stderr
+    summary = json.loads((home / "runs" / "two" / "summary.json").read_text())
+    assert (summary["rows"], summary["held_out_rows"], summary["steps"]) == (1, 1, 3)
