@@ -135,7 +135,7 @@ def test_a_job_runs_from_what_was_shipped_alone(head, home, cloze):
     assert "has ended already: succeeded" in cloze("stop", "law").stdout
 
 
-def test_a_job_that_fails_hands_its_exit_code_on_and_words_arrive_as_they_are(head, home, cloze):
+def test_a_job_that_fails_hands_its_exit_code_on_and_words_arrive_as_they_are(head, cloze):
     """No shell takes quotes, spaces, $(...) or new lines out of a path, or runs what they say."""
     path = f"{head.folder}/it's $(touch {head.folder}/owned) `id` \"x\" ;\n&& exit 9 #.txt"
     done = cloze("submit", "predict", str(head.folder), path, "cluster.requirements=null")
@@ -143,8 +143,9 @@ def test_a_job_that_fails_hands_its_exit_code_on_and_words_arrive_as_they_are(he
     assert not (head.folder / "owned").exists()
     identity = submission_of(done.stdout)
     assert done.stderr.endswith(f"cloze: job {identity} failed with exit code 2\n")
-    words = shlex.split(api(head, f"/api/jobs/{identity}")["entrypoint"])
-    assert words == [str(head.folder / "venv/bin/python"), "-m", "orchestration", "predict", str(head.folder), path]
+    python, *words = shlex.split(api(head, f"/api/jobs/{identity}")["entrypoint"])
+    assert python == str(head.folder / "venv/bin/python")
+    assert words == ["-m", "orchestration", "predict", str(head.folder), path]
     assert "cloze: " in done.stdout
 
 
@@ -174,7 +175,7 @@ def test_a_jobs_variables_win_over_the_products_and_reach_the_workers(head, cloz
 
 
 def test_a_run_by_hand_takes_its_code_to_the_nodes(head, home, cloze):
-    """The nodes have no Cloze: without the code their workers could not be made."""
+    """The nodes have no Cloze: workers need the code."""
     done = cloze("pretrain", "-c", "law.yaml", "name=hand", "pretrain.steps=4", RAY_ADDRESS=head.gcs,
                  RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=TOKEN)  # fmt: skip
     assert done.returncode == 0, done.stderr
