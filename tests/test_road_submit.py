@@ -49,7 +49,6 @@ def home(head) -> Path:
     (checkout / ".gitignore").write_text("data/\n*.yaml\n")
     (checkout / ".env").write_text(f"AWS_ACCESS_KEY_ID={SECRETS['a file in the tree']}\n")
     (checkout / "orchestration" / ".env").write_text(f"AWS_ACCESS_KEY_ID={SECRETS['a file in the tree']}\n")
-    (checkout / "corpus.txt").write_text("text")
     (checkout / "weights.bin").touch()
     os.truncate(checkout / "weights.bin", 150_000_000)
     recipe = written_recipe(head)
@@ -212,7 +211,6 @@ def test_an_address_of_gcs_serves_too(head, cloze):
 
 def test_credentials_go_nowhere(head, home, cloze):
     """Planted where users have them: refused where they would be kept, and in nothing that was written or shipped."""
-    (home / "job.yaml").write_text((home / "law.yaml").read_text())
     for words, line in (
         (["-c", "secret.yaml", "name=s"], "secret.yaml, line 10: holds an AWS access key"),
         (["name=s", f"storage=s3://{SECRETS['an override']}:x@bucket/runs"], "submit: the value holds a"),
