@@ -211,6 +211,7 @@ def test_an_address_of_gcs_serves_too(head, cloze):
 
 def test_credentials_go_nowhere(head, home, cloze):
     """Planted where users have them: refused where they would be kept, and in nothing that was written or shipped."""
+    assert cloze("submit", "predict", "/nowhere", "/x.txt", "cluster.requirements=null").returncode == 2  # shipped
     for words, line in (
         (["-c", "secret.yaml", "name=s"], "secret.yaml, line 10: holds an AWS access key"),
         (["name=s", f"storage=s3://{SECRETS['an override']}:x@bucket/runs"], "submit: the value holds a"),
@@ -240,8 +241,7 @@ def test_ctrl_c_without_a_terminal_leaves_the_job_running(head, start, cloze):
     assert process.stdout is not None
     identity = ""
     for line in process.stdout:
-        if line.startswith("job "):
-            identity = line.split()[1]
+        identity = line.split()[1] if line.startswith("job ") else identity
         if line.startswith("Running entrypoint"):
             break
     process.send_signal(signal.SIGINT)
