@@ -225,8 +225,9 @@ def described(request: Request, variables: dict[str, str], archive: Path, python
     if request.packages:  # Ray then makes a virtual environment over the node's own, and puts it first in PATH
         runtime_env["pip"] = {"packages": request.packages, "pip_check": False}
     name = request.config.name if request.config is not None else request.verb
+    what = f"{request.verb}-{name}" if name != request.verb else name
     return Job(
-        submission_id=f"{request.verb}-{name}-{time.strftime('%m%d-%H%M%S')}-{os.urandom(2).hex()}",
+        submission_id=f"{what}-{time.strftime('%m%d-%H%M%S')}-{os.urandom(2).hex()}",
         entrypoint=shlex.join([python, "-m", "orchestration", *words]),
         runtime_env=runtime_env,
         metadata={

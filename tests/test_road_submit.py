@@ -49,7 +49,6 @@ def home(head) -> Path:
     (checkout / ".gitignore").write_text("data/\n*.yaml\n")
     (checkout / ".env").write_text(f"AWS_ACCESS_KEY_ID={SECRETS['a file in the tree']}\n")
     (checkout / "orchestration" / ".env").write_text(f"AWS_ACCESS_KEY_ID={SECRETS['a file in the tree']}\n")
-    (checkout / "corpus.txt").write_text("text")
     (checkout / "weights.bin").touch()
     os.truncate(checkout / "weights.bin", 150_000_000)
     recipe = written_recipe(head)
@@ -135,7 +134,7 @@ def test_a_job_runs_from_what_was_shipped_alone(head, home, cloze):
     assert "has ended already: succeeded" in cloze("stop", "law").stdout
 
 
-def test_a_job_that_fails_hands_its_exit_code_on_and_words_arrive_as_they_are(head, home, cloze):
+def test_a_job_that_fails_hands_its_exit_code_on_and_words_arrive_as_they_are(head, cloze):
     """No shell takes quotes, spaces, $(...) or new lines out of a path, or runs what they say."""
     path = f"{head.folder}/it's $(touch {head.folder}/owned) `id` \"x\" ;\n&& exit 9 #.txt"
     done = cloze("submit", "predict", str(head.folder), path, "cluster.requirements=null")
@@ -143,8 +142,9 @@ def test_a_job_that_fails_hands_its_exit_code_on_and_words_arrive_as_they_are(he
     assert not (head.folder / "owned").exists()
     identity = submission_of(done.stdout)
     assert done.stderr.endswith(f"cloze: job {identity} failed with exit code 2\n")
-    words = shlex.split(api(head, f"/api/jobs/{identity}")["entrypoint"])
-    assert words == [str(head.folder / "venv/bin/python"), "-m", "orchestration", "predict", str(head.folder), path]
+    python, *words = shlex.split(api(head, f"/api/jobs/{identity}")["entrypoint"])
+    assert python == str(head.folder / "venv/bin/python")
+    assert words == ["-m", "orchestration", "predict", str(head.folder), path]
     assert "cloze: " in done.stdout
 
 
@@ -174,7 +174,7 @@ def test_a_jobs_variables_win_over_the_products_and_reach_the_workers(head, cloz
 
 
 def test_a_run_by_hand_takes_its_code_to_the_nodes(head, home, cloze):
-    """The nodes have no Cloze: without the code their workers could not be made."""
+    """The nodes have no Cloze: workers need the code."""
     done = cloze("pretrain", "-c", "law.yaml", "name=hand", "pretrain.steps=4", RAY_ADDRESS=head.gcs,
                  RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=TOKEN)  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -211,7 +211,7 @@ def test_an_address_of_gcs_serves_too(head, cloze):
 
 def test_credentials_go_nowhere(head, home, cloze):
     """Planted where users have them: refused where they would be kept, and in nothing that was written or shipped."""
-    (home / "job.yaml").write_text((home / "law.yaml").read_text())
+    assert cloze("submit", "predict", "/nowhere", "/x.txt", "cluster.requirements=null").returncode == 2  # shipped
     for words, line in (
         (["-c", "secret.yaml", "name=s"], "secret.yaml, line 10: holds an AWS access key"),
         (["name=s", f"storage=s3://{SECRETS['an override']}:x@bucket/runs"], "submit: the value holds a"),
@@ -241,8 +241,7 @@ def test_ctrl_c_without_a_terminal_leaves_the_job_running(head, start, cloze):
     assert process.stdout is not None
     identity = ""
     for line in process.stdout:
-        if line.startswith("job "):
-            identity = line.split()[1]
+        identity = line.split()[1] if line.startswith("job ") else identity
         if line.startswith("Running entrypoint"):
             break
     process.send_signal(signal.SIGINT)
