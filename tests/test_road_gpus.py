@@ -57,7 +57,7 @@ def test_trials_share_gpus_in_fractions(home, ray_4_cpus):
     words = [
         "sweep", "name=g", "task.train=task.csv", "task.validation=task.csv", "finetune.length=16",
         "sweep.space={finetune.mode: [full], finetune.learning_rate: [1e-3, 3e-3]}", "sweep.seeds=2",
-        "finetune.epochs=30", "sweep.cpus_per_trial=0.5", "sweep.gpus_per_trial=0.25",
+        "finetune.epochs=8", "sweep.cpus_per_trial=0.5", "sweep.gpus_per_trial=0.25",
     ]  # fmt: skip
     held = gpus_held(words, home, ray_4_cpus)
     assert {0.25, 0.5} <= set(held) and max(held) <= 8 * 0.25

@@ -258,9 +258,12 @@ def test_status_tells_the_same_without_prometheus(home, working):
     assert facts["step"].endswith("of 100,000") and float(facts["loss"]) > 0
     assert facts["speed"].endswith("tokens/s") and (facts["workers"], facts["restarts"]) == ("2", "0")
 
-    swept = until(lambda: "best so far" in (out := cloze(home, "status", "law-sweep").stdout) and out, 60, "a leader")
-    trials = re.search(r"trials +(.*)", swept)
-    assert trials is not None and "running" in trials[1] and "done" in trials[1]
+    def led() -> str | bool:
+        """Between two trials none is running, for a moment."""
+        out = cloze(home, "status", "law-sweep").stdout
+        return "best so far" in out and re.search(r"trials +.* running, \d+ done", out) is not None and out
+
+    swept = until(led, 60, "a leader")
     assert re.search(r"encoder +full +0.001 +\d\.\d{3}", swept)
 
     every = cloze(home, "status").stdout.splitlines()
