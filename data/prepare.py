@@ -20,7 +20,7 @@ from data.chunks import read_kept, scan_group, write_rows
 from data.config import Corpus, Rows, Tokenizer, UserError
 from data.corpus import DOCSTRINGS, SourceFile, find_files, group_files
 from data.records import Bad
-from data.storage import fetch, fetch_once, publish
+from data.storage import alone, fetch, fetch_once, publish
 from data.store import MANIFEST, Store, fresh_folder, open_store
 from data.tokenizer import (
     describe_tokenizer,
@@ -61,20 +61,21 @@ def prepare(
         load_tokenizer(tokenizer.path)
     cache = Path(cache).absolute()
     target = cache / fingerprint(files, corpus, tokenizer, rows, chunk_bytes)
-    fetch(target / MANIFEST)
-    if (target / MANIFEST).is_file():
-        store = open_store(target)
-        _check_again(store, corpus)
-        return store
-    import ray
+    with alone(target):
+        fetch(target / MANIFEST)
+        if (target / MANIFEST).is_file():
+            store = open_store(target)
+            _check_again(store, corpus)
+            return store
+        import ray
 
-    assert ray.is_initialized(), "the driver starts Ray before it prepares a corpus"
-    shutil.rmtree(target, ignore_errors=True)  # without its manifest it is not whole
-    with fresh_folder(target) as part:
-        groups = group_files(_expand(files, cache, progress, run), chunk_bytes)
-        manifest = _fill(part, groups, corpus, tokenizer, rows, chunk_bytes, progress, run)
-        (part / MANIFEST).write_text(json.dumps(manifest, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    return open_store(target)
+        assert ray.is_initialized(), "the driver starts Ray before it prepares a corpus"
+        shutil.rmtree(target, ignore_errors=True)  # without its manifest it is not whole
+        with fresh_folder(target) as part:
+            groups = group_files(_expand(files, cache, progress, run), chunk_bytes)
+            manifest = _fill(part, groups, corpus, tokenizer, rows, chunk_bytes, progress, run)
+            (part / MANIFEST).write_text(json.dumps(manifest, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        return open_store(target)
 
 
 def _check_again(store: Store, corpus: Corpus) -> None:

@@ -9,11 +9,15 @@ Credentials come from where AWS and Google keep them (instance profile, environm
 AWS_ENDPOINT_URL: never from a config.
 """
 
+import fcntl
 import os
 import re
 import shutil
+import socket
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -22,6 +26,7 @@ from data.config import UserError
 
 SCHEMES = ("s3", "gs")
 _MIRROR = re.compile(r"/tmp/cloze-mirror-\d+/(s3|gs)/([^/]+)/?(.*)")
+_KEY = re.compile(r"(?!.*(?:^|/)\.\.?(?:/|$))[\w.!@=+,~/-]+", re.ASCII)  # others have to be quoted here and not there
 _THREADS = 8
 
 
@@ -30,12 +35,38 @@ def place(storage: str) -> Path:
     scheme, separator, rest = storage.partition("://")
     if not separator:
         return Path(storage).expanduser().absolute()
-    if scheme not in SCHEMES or not rest.strip("/") or "?" in rest:
+    if scheme not in SCHEMES or not rest.strip("/") or not _KEY.fullmatch(rest):
         raise UserError(
             f"storage={storage}: neither a folder nor a bucket; give a path that all nodes mount, s3://BUCKET/FOLDER "
-            f"or gs://BUCKET/FOLDER (another endpoint: AWS_ENDPOINT_URL)"
+            f"or gs://BUCKET/FOLDER, of letters, digits and ._-/ (another endpoint: AWS_ENDPOINT_URL)"
         )
-    return Path(f"/tmp/cloze-mirror-{os.getuid()}") / scheme / rest.strip("/")
+    return _mirrors() / scheme / rest.strip("/")
+
+
+def _mirrors() -> Path:
+    """The folder of this node's mirrors."""
+    return Path(f"/tmp/cloze-mirror-{os.getuid()}")
+
+
+def mirror_id() -> str:
+    """Which mirrors a process sees: equal for those that share them, be they of one Ray node or of two."""
+    _mirrors().mkdir(parents=True, exist_ok=True)
+    boot = Path("/proc/sys/kernel/random/boot_id")  # of the machine, also in its containers
+    machine = boot.read_text().strip() if boot.exists() else socket.gethostname()
+    status = _mirrors().stat()
+    return f"{machine} {status.st_dev} {status.st_ino}"
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Fill a folder of a bucket while no other process of this node does: their mirror is the same."""
+    if not is_remote(path):
+        yield
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path.with_name(f".{path.name}.lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def shown(path: str | Path) -> str:
@@ -72,6 +103,8 @@ def publish(path: Path, last: str | None = None, keep: bool = True) -> None:
         return
     if path.is_file():
         _upload(*remote, path)
+    elif not path.is_dir():
+        raise FileNotFoundError(f"{shown(path)}: nothing of it is on this node")
     else:
         names = [file.relative_to(path).as_posix() for file in sorted(path.rglob("*")) if file.is_file()]
         filesystem, key = remote
@@ -90,8 +123,11 @@ def forget(path: Path) -> None:
         _remove_local(path)
 
 
-def fetch(path: Path) -> None:
-    """Make the local copy of a file or folder equal to the bucket's; what is not there is removed. Raises OSError."""
+def fetch(path: Path, delete: bool = True) -> None:
+    """Make the local copy of a file or folder equal to the bucket's; what is not there is removed. Raises OSError.
+
+    delete=False: nothing is removed, for those who only look, perhaps beside a process that has yet to publish.
+    """
     remote = _remote(path)
     if remote is None:
         return
@@ -106,6 +142,8 @@ def fetch(path: Path) -> None:
     with ThreadPoolExecutor(_THREADS) as pool:
         list(pool.map(lambda item: _download(filesystem, item[1], path / item[0]), files.items()))
     there = _files(filesystem, key)
+    if not delete:
+        return
     for file in path.rglob("*") if path.is_dir() else ():
         if file.is_file() and not file.name.endswith(".part") and file.relative_to(path).as_posix() not in there:
             file.unlink(missing_ok=True)

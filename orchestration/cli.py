@@ -7,8 +7,10 @@ second.
 
 import argparse
 import importlib
+import signal
 import sys
 import tempfile
+import threading
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -129,6 +131,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("verb", choices=VERBS, metavar="VERB", help="one of: " + ", ".join(VERBS))
     verb = parser.parse_args(words[:1]).verb
+    if not _here():
+        _complain("the current folder is gone; change to one that is there")
+        return 2
     options = parse(verb, words[1:])
 
     try:
@@ -137,6 +142,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         module = importlib.import_module(f"orchestration.{VERBS[verb][2]}")
     except KeyboardInterrupt:
         return 130
+    # A SIGTERM is a Ctrl-C from a scheduler: what is held is let go, what is known is written.
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return getattr(module, verb)(options)
     except UserError as error:
@@ -163,6 +171,14 @@ def parse(verb: str, words: Sequence[str]) -> argparse.Namespace:
     if verb == "submit":  # what stands behind the job's verb is for the job
         return parser.parse_args(words)
     return parser.parse_intermixed_args(words)
+
+
+def _here() -> bool:
+    """Whether the current folder is still there: paths are told relative to it."""
+    try:
+        return bool(Path.cwd())
+    except FileNotFoundError:
+        return False
 
 
 def _keep_traceback() -> str:

@@ -57,6 +57,11 @@ def check_address(address: str | None) -> None:
     """Refuse an address where nothing listens: Ray would try for minutes without a word. Raises UserError."""
     if address in (None, "auto", "local"):
         return
+    if address.startswith(("http://", "https://")):
+        raise UserError(
+            f"cluster.address={address}: that is a dashboard; a run joins HOST:6379 of `ray start` (RAY_ADDRESS or "
+            f"cluster.address), or goes there as a job: cloze submit"
+        )
     host, _, port = address.removeprefix("ray://").rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=5).close()
@@ -88,7 +93,7 @@ def joined(cluster: Cluster) -> Iterator[list[Node]]:
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     # Ray's own handler leaves with SystemExit(1); to us a SIGTERM is a Ctrl-C from a scheduler.
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, _interrupt)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         yield [Node(float(r.get("CPU", 0)), float(r.get("GPU", 0))) for r in alive]
@@ -104,8 +109,9 @@ def _init(address: str | None, extra: dict[str, Any]) -> None:
         ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **extra)
     except (ConnectionError, ValueError) as error:
         raise UserError(
-            f"cluster.address={address}: no Ray answers there ({str(error).splitlines()[0]}); "
-            f"start one with `ray start --head`, or unset RAY_ADDRESS for a private one"
+            f"cluster.address={address}: Ray could not be joined there ({str(error).splitlines()[0]}): no Ray, or a "
+            f"token that is missing or not its own (RAY_AUTH_MODE=token, RAY_AUTH_TOKEN); start one with "
+            f"`ray start --head`, or unset RAY_ADDRESS for a private one"
         ) from None
     except RuntimeError as error:
         if "Version mismatch" not in str(error):
@@ -130,10 +136,6 @@ def await_node(update: Callable[[str], None]) -> None:
     update("a node is there")
 
 
-def _interrupt(number: int, frame: Any) -> None:
-    raise KeyboardInterrupt
-
-
 def this_machine() -> list[Node]:
     """What a private Ray on this machine would offer, without starting it."""
     import torch
@@ -156,6 +158,11 @@ def check_workers(scaling: Scaling, nodes: list[Node], autoscales: bool = False)
             f"scaling.workers={scaling.workers} x scaling.gpus_per_worker={scaling.gpus_per_worker:g}: needs "
             f"{wanted_gpus:g} GPUs, the cluster has {gpus:g}; give fewer workers, scaling.gpus_per_worker=0, or, where "
             f"the cluster starts nodes on demand, cluster.autoscales=true"
+        )
+    if not cpus:
+        raise UserError(
+            f"{asked}: the cluster has no CPUs for work; add a node that offers some (ray start --num-cpus), or, where "
+            f"it starts nodes on demand, cluster.autoscales=true"
         )
     if wanted_cpus + DATA_CPUS > cpus:
         fitting = int((cpus - DATA_CPUS) / scaling.cpus_per_worker + 1e-9)

@@ -38,7 +38,7 @@ FORMS: dict[str, re.Pattern[str]] = {
 }
 # Variables of the environment that hold a secret, by their name (those that name a file of it do not).
 _SECRET_NAME = re.compile(
-    r"(?:^|_)(?:token|secret|credentials?|passphrase|(?:api_?|access_?|secret_?|private_?|account_?)key)(?:_|$)"
+    r"(?:^|_)(?:token|secret|credentials?|passphrase|pass|pwd|(?:api|access|secret|private|account)?key)(?:_|$)"
     r"|passw(?:or)?d",
     re.IGNORECASE,
 )

@@ -81,10 +81,15 @@ def ask(url: str, path: str, shown: str | None = None) -> Any:
     """GET a JSON answer. Raises UserError where nobody answers, something else does, or the token is wrong."""
     import requests
     from ray._private.authentication.http_token_authentication import get_auth_headers_if_auth_enabled
+    from ray.exceptions import AuthenticationError
 
     shown = shown or url
     try:
-        answer = requests.get(url + path, headers=get_auth_headers_if_auth_enabled({}), timeout=TIMEOUT_S)
+        headers = get_auth_headers_if_auth_enabled({})
+    except AuthenticationError:
+        raise UserError(f"{shown}: token mode is on here (RAY_AUTH_MODE), and there is no token; {TOKEN}") from None
+    try:
+        answer = requests.get(url + path, headers=headers, timeout=TIMEOUT_S)
     except requests.exceptions.ConnectionError as error:
         raise UserError(
             f"{shown}: no Ray dashboard answers there ({_cause(error)}); start a cluster (`ray start --head`), open "

@@ -19,6 +19,7 @@ Write = Callable[[str], object]
 TRIES = 3
 PAUSE_S = 2.0
 PENDING_S = 20  # a job that is told to stop before it has started ends when it starts
+WORD_S = 15  # between two words on a job that waits to begin
 STOPPED = 130  # as of a process that Ctrl-C ended: Ray keeps no exit code of a stopped job
 
 
@@ -46,17 +47,17 @@ def listed(door: Door) -> list[Any]:
 
 
 def found(door: Door, word: str) -> Any:
-    """The job of a submission id, or the one job of a run that has not ended. Raises UserError."""
+    """The job of a submission id, or of a run: the one that has not ended, else the newest. Raises UserError."""
     jobs = listed(door)
     by_id = [job for job in jobs if job.submission_id == word]
     named = [job for job in jobs if word in ((job.metadata or {}).get("run"), (job.metadata or {}).get("job_name"))]
     running = [job for job in named if not job.status.is_terminal()]
-    for choice in (by_id, running, named if len(named) == 1 else []):
+    for choice in (by_id, running, [] if running else named[:1]):
         if len(choice) == 1:
             return choice[0]
-    if named:
-        ids = ", ".join(f"{job.submission_id} ({job.status.value})" for job in (running or named)[:5])
-        raise UserError(f"{word}: {len(running or named)} jobs of that name; give the id of one: {ids}")
+    if running:
+        ids = ", ".join(f"{job.submission_id} ({job.status.value})" for job in running[:5])
+        raise UserError(f"{word}: {len(running)} jobs of that name have not ended; give the id of one: {ids}")
     raise UserError(f"{word}: no job of that id or name at {door.url}; `cloze jobs` lists them")
 
 
@@ -67,6 +68,12 @@ def follow(door: Door, submission_id: str, write: Write) -> tuple[int, str]:
     the cluster no longer answers.
     """
     log = _Log(write)
+    begun = told = time.monotonic()
+    while (job := info(door, submission_id)).status.value == "PENDING":
+        if time.monotonic() - told > WORD_S:
+            told = time.monotonic()
+            log.write(f"{told - begun:.0f} s: {job.message or 'its environment is being made'}\n")
+        time.sleep(0.5)
     while True:
         asyncio.run(_tail(door, submission_id, log))
         job = info(door, submission_id)

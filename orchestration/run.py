@@ -5,6 +5,7 @@ UserError that says why not. Knows neither Ray nor what is trained.
 """
 
 import json
+import logging
 import os
 import socket
 import tempfile
@@ -25,6 +26,8 @@ from orchestration.checkpoint import write_json
 from orchestration.config import Config, identity, to_yaml
 from orchestration.recipe import build_config
 
+logger = logging.getLogger(__name__)
+
 HEARTBEAT_SECONDS = 10
 STALE_SECONDS = 60  # a holder on another machine that has been silent for this long is gone
 
@@ -39,7 +42,7 @@ def fetch_run(run: Path) -> None:
     for folder in {run, run.with_name(run.name.removesuffix("-sweep"))}:
         metrics.bring(folder / "metrics.jsonl")
         for name in ("config.yaml", "summary.json", "leaderboard.json", "trials"):
-            fetch(folder / name)
+            fetch(folder / name, delete=False)
 
 
 def cache_of(config: Config) -> Path:
@@ -52,9 +55,9 @@ def check_storage(config: Config) -> None:
     storage = place(config.storage)
     if is_remote(storage):
         probe = storage / f".probe-{socket.gethostname()}-{os.getpid()}"
-        probe.parent.mkdir(parents=True, exist_ok=True)
-        probe.write_text("written to see that it can be, and removed")
         try:
+            probe.parent.mkdir(parents=True, exist_ok=True)
+            probe.write_text("written to see that it can be, and removed")
             publish(probe)
             remove(probe)
         except OSError as error:
@@ -95,7 +98,7 @@ def check_identity(run: Path, config: Config, sections: tuple[str, ...]) -> None
 
 def is_held(run: Path) -> bool:
     """Whether a driver that lives holds the run's folder."""
-    fetch(run / "lease.json")
+    fetch(run / "lease.json", delete=False)
     holder = _read(run / "lease.json")
     return holder is not None and _lives(holder)
 
@@ -132,10 +135,13 @@ def held(run: Path, config: Config) -> Iterator[Path]:
     finally:
         stop.set()
         heart.join()
-        if (_read(lease) or {}).get("pid") == os.getpid():
-            remove(lease)
-        if mistaken and fresh:
-            remove(run)
+        with _told("the run's folder could not be left as it should"):  # must not hide what ended the run
+            fetch(lease, delete=False)
+            if (_read(lease) or {}).get("pid") == os.getpid():
+                remove(lease)
+            if mistaken and fresh:
+                remove(run)
+        if mistaken:
             for folder in fresh[1:]:
                 with suppress(OSError):  # not empty: something else came to lie there
                     folder.rmdir()
@@ -193,7 +199,17 @@ def _lives(holder: dict[str, Any]) -> bool:
 
 
 def _beat(lease: Path, stop: threading.Event) -> None:
-    """Renew the lease until told to stop."""
+    """Renew the lease until told to stop; storage that fails for a moment does not end it."""
     while not stop.wait(HEARTBEAT_SECONDS):
-        write_json(lease, _holder())
-        publish(lease)
+        with _told("the lease could not be renewed"):
+            write_json(lease, _holder())
+            publish(lease)
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    """An OSError of the block goes to the log, and work goes on."""
+    try:
+        yield
+    except OSError as error:
+        logger.warning("%s: %s", what, error)

@@ -27,6 +27,17 @@ STATES = {
     "lost": "its driver is gone without a word (killed, or its machine is); the same command goes on",
     "unknown": "",
 }
+NUMBER = (int, float)
+FORM: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("run", "stage", "text", "host"), (str,)),
+    **dict.fromkeys(("began", "beat"), NUMBER),
+    **dict.fromkeys(("fraction", "eta_seconds", "step", "steps", "loss", "eval_loss"), (*NUMBER, type(None))),
+    **dict.fromkeys(("tokens_per_second", "workers", "restarts"), (*NUMBER, type(None))),
+    "cause": (str, type(None)),
+    "trials": (dict, type(None)),
+    "leaderboard": (list, type(None)),
+}
+LINE = ("step", "loss", "tokens_per_second")  # what is told of a line of metrics.jsonl
 TAIL_BYTES = 4096  # of metrics.jsonl: several lines
 SILENT_SECONDS = 30.0  # after which the age of the last word is told
 
@@ -65,7 +76,7 @@ def _open_storage(storage: str) -> Path:
 
 def _is_run(folder: Path) -> bool:
     for name in ("config.yaml", STATUS):
-        fetch(folder / name)
+        fetch(folder / name, delete=False)
     return (folder / "config.yaml").is_file() or (folder / STATUS).is_file()
 
 
@@ -84,10 +95,10 @@ def read_status(run: Path) -> Status:
 
 def _read(run: Path) -> Status:
     """status.json; where it is absent or damaged, what other files tell."""
-    fetch(run / STATUS)
+    fetch(run / STATUS, delete=False)
     try:
         status = json.loads((run / STATUS).read_text(encoding="utf-8"))
-        if isinstance(status, dict) and status.get("state") in STATES:
+        if _is_whole(status):
             return status
         note = f"{STATUS} is damaged"
     except FileNotFoundError:
@@ -95,13 +106,21 @@ def _read(run: Path) -> Status:
     except (OSError, ValueError):
         note = f"{STATUS} cannot be read"
     for name in ("summary.json", "leaderboard.json"):
-        fetch(run / name)
+        fetch(run / name, delete=False)
     ended = (run / "summary.json").is_file() or (run / "leaderboard.json").is_file()
     status = {"state": "finished" if ended else "unknown", "note": f"{note}: told from its other files"}
     line = _last_line(run / "metrics.jsonl")
-    if "loss" in line:
+    if line:
         status |= {"step": line["step"] + 1, "loss": line["loss"], "tokens_per_second": line["tokens_per_second"]}
     return status
+
+
+def _is_whole(status: Any) -> bool:
+    """Whether a status has the form that the driver writes."""
+    if not isinstance(status, dict) or not isinstance(state := status.get("state"), str) or state not in STATES:
+        return False
+    typed = all(isinstance(status[key], kinds) for key, kinds in FORM.items() if key in status)
+    return typed and ("began" not in status or {"host", "beat"} <= status.keys())
 
 
 def _last_line(path: Path) -> dict[str, Any]:
@@ -117,7 +136,7 @@ def _last_line(path: Path) -> dict[str, Any]:
             record = json.loads(line)
         except ValueError:  # the first one of the tail is cut
             continue
-        if isinstance(record, dict) and "loss" in record:
+        if isinstance(record, dict) and all(isinstance(record.get(key), NUMBER) for key in LINE):
             return record
     return {}
 

@@ -85,10 +85,13 @@ class Pacer:
 
     async def wait(self, generation: int, step: int) -> bool:
         """Return True when generation may make `step`, False when its stream is over."""
-        while generation == self._generation and step > self._step + LOOKAHEAD_STEPS:
+        while self._is_open(generation) and step > self._step + LOOKAHEAD_STEPS:
             self._moved.clear()
             await self._moved.wait()
-        return generation == self._generation
+        return self._is_open(generation)
+
+    def _is_open(self, generation: int) -> bool:
+        return generation == self._generation and self._stopped is None
 
     async def begin(self, step: int, record: dict[str, Any]) -> bool:
         """Rank 0 begins `step`; `record` is what the driver shows. Returns True where it is to save and stop."""
@@ -104,7 +107,6 @@ class Pacer:
     async def stopped(self, step: int) -> None:
         """A rank saved the state before `step` and ends; generation ends too."""
         self._stopped = step
-        self._generation += 1
         self._moved.set()
 
     async def stopped_at(self) -> int | None:
@@ -231,7 +233,7 @@ def build(plan: Plan, start: int, world_size: int, pacer: Any, stream: int) -> l
             "world_size": world_size, "pacer": pacer, "stream": stream,
         },
         batch_size=1,
-        num_cpus=0.25,
+        num_cpus=0,  # whatever is free: a run whose workers have their CPUs must not wait for the end of another
         compute=ray.data.TaskPoolStrategy(size=2),
     )  # fmt: skip
     dataset.set_name(f"{Path(plan.run).name}-stream")

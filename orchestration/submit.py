@@ -71,6 +71,9 @@ def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
     if not words or words[0] not in PATHS:
         given = f"{words[0]}: no verb that can be a job" if words else "nothing to run"
         raise UserError(f"submit: {given}; give one of: {', '.join(PATHS)}")
+    own = {"--detach", "--env"} | ({"--address"} if words[0] != "predict" else set())
+    if misplaced := [word for word in words[1:] if word.partition("=")[0] in own]:
+        raise UserError(f"submit: {misplaced[0].partition('=')[0]} stands behind {words[0]}; give it before the verb")
     if faults := list(complaints(list(words), "submit")):
         raise UserError("\n".join(dict.fromkeys(faults)))
     if words[0] != "predict":

@@ -4,6 +4,7 @@ In: a config. Out: `<storage>/<name>/` with metrics, checkpoints, the exported f
 before anything starts. Knows Ray Train; what a worker does is orchestration/worker.py.
 """
 
+import _thread
 import json
 import logging
 import os
@@ -117,6 +118,7 @@ def pretrain(
     import ray
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.v2.api.exceptions import TrainingFailedError
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     from orchestration.group import Collectives, WorkerGroup
     from orchestration.stream import Pacer, Plan, Stream
@@ -135,7 +137,9 @@ def pretrain(
         masking=config.masking,
     )
     start = f"{config.name}-{os.getpid()}-{os.urandom(3).hex()}"
-    pacer = Pacer.options(name=f"{start}-pacer").remote()  # two runs may share a namespace
+    # Named, as two runs may share a namespace; on the driver's own node, for it must not end with another.
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    pacer = Pacer.options(name=f"{start}-pacer", scheduling_strategy=here).remote()
     job = Job(
         config=config,
         run=str(run),
@@ -226,14 +230,14 @@ def _following(pacer: Any, config: Config, update: Update) -> Iterator[None]:
 
     A second one, or one while nothing is trained yet, ends the driver at once.
     """
-    ended, trains, asked = threading.Event(), threading.Event(), threading.Event()
+    ended, asked = threading.Event(), threading.Event()
 
     def ask(number: int, frame: Any) -> None:
-        if asked.is_set() or not trains.is_set():
+        if asked.is_set():
             raise KeyboardInterrupt
         asked.set()
 
-    arguments = (pacer, config.pretrain.steps, update, ended, trains, asked)
+    arguments = (pacer, config.pretrain.steps, update, ended, asked)
     thread = threading.Thread(target=_follow, args=arguments, daemon=True)
     thread.start()
     handlers = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -247,7 +251,7 @@ def _following(pacer: Any, config: Config, update: Update) -> Iterator[None]:
 
 
 def _follow(
-    pacer: Any, steps: int, update: Update, ended: threading.Event, trains: threading.Event, asked: threading.Event
+    pacer: Any, steps: int, update: Update, ended: threading.Event, asked: threading.Event
 ) -> None:
     """Ask the pacer until training has ended; tell it when the user wants to stop."""
     import ray
@@ -255,25 +259,26 @@ def _follow(
 
     text, facts, begun = "starting workers", dict[str, Any](), time.monotonic()
     while not ended.wait(POLL_SECONDS):
-        if asked.is_set():
-            pacer.stop.remote()
         try:
             line, restarts = ray.get([pacer.latest.remote(), pacer.restarts.remote()], timeout=5)
         except RayError as error:
             logger.warning("no word from the pacer: %s", error)
             continue
+        if asked.is_set() and not line:
+            _thread.interrupt_main()  # nothing is trained yet: nothing to save
+        elif asked.is_set():
+            pacer.stop.remote()
         if not line and time.monotonic() - begun > WAIT_SECONDS:
             free, there = (all_of().get("CPU", 0) for all_of in (ray.available_resources, ray.cluster_resources))
             text = f"starting workers: {free:g} of {there:g} CPUs are free"
         if "loss" in line:
-            trains.set()
             rate = line["tokens_per_second"]
             facts |= {"step": line["step"] + 1, "loss": line["loss"], "tokens_per_second": rate}
             text = f"step {line['step'] + 1:,}/{steps:,}  loss {line['loss']:.3f}  {rate:,.0f} tokens/s"
         elif line:
             text = f"step {line['step']:,}/{steps:,}  held-out loss {line['eval_loss']:.3f}"
             facts |= {"step": line["step"], "eval_loss": line["eval_loss"]}
-        if asked.is_set():
+        if asked.is_set() and line:
             text = f"stopping: the workers save (once more Ctrl-C: at once)  step {line['step']:,}/{steps:,}"
         update(text, line["step"] / steps if line else None, **facts, restarts=restarts)
 

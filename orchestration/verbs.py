@@ -8,7 +8,7 @@ import argparse
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -141,6 +141,12 @@ def sweep(options: argparse.Namespace) -> int:
                 entries = run_sweep(config, run, update)
         report = write_report(run)
         _print_leaderboard(entries, terminal.out)
+        if lost := [entry for entry in entries if entry["status"] == "failed"]:
+            print(
+                f"\n{len(lost)} of {len(entries)} points lack trials that failed, first: {lost[0]['error']}; the same "
+                f"command tries those again whose process died",
+                file=terminal.out,
+            )
         text, beats = verdict(entries)
         places = f"model {_shown(run / 'best')}   report {_shown(report)}   log {_shown(terminal.log)}"
         print(f"\n{text}\n{places}", file=terminal.out)
@@ -235,7 +241,7 @@ def _log_of(folder: Path) -> Iterator[Any]:
                 error.log = _shown(terminal.log)  # pyright: ignore[reportAttributeAccessIssue]
                 raise
     finally:
-        if log_path(folder).exists():
+        with suppress(OSError):  # must not hide what ended the run
             publish(log_path(folder))
 
 

@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 
 from data.batches import Part, micro_batches, steps_of
-from data.storage import fetch, forget, is_remote, publish
+from data.storage import fetch, forget, is_remote, mirror_id, publish
 from model.encoder import build_encoder
 from model.export import export_folder
 from model.flops import step_flops
@@ -182,10 +182,10 @@ def tensors(batches: list[dict[str, Any]]) -> list[Batch]:
 
 
 def is_first_of_node() -> bool:
-    """Whether no lower rank is on this node. Local ranks of Ray Train are by IP address, which two nodes may share."""
-    nodes: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(nodes, ray.get_runtime_context().get_node_id())
-    return nodes.index(nodes[dist.get_rank()]) == dist.get_rank()
+    """Whether no lower rank shares this one's mirror. Ray's local ranks go by IP address, which nodes may share."""
+    mirrors: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(mirrors, mirror_id())
+    return mirrors.index(mirrors[dist.get_rank()]) == dist.get_rank()
 
 
 def load(engine: DeepSpeedEngine, folder: Path) -> None:

@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import threading
+import time
 import uuid
 
 import numpy as np
@@ -42,7 +44,8 @@ def test_a_folder_is_itself_and_nothing_is_carried(tmp_path, monkeypatch):
     assert storage.children(tmp_path) == ["x"] and storage.sizes(tmp_path) == {"x": 1}
 
 
-@pytest.mark.parametrize("uri", ["http://h/x", "s3://", "s3:///", "s3://bucket/x?endpoint_override=h", "hdfs://x/y"])
+@pytest.mark.parametrize("uri", ["http://h/x", "s3://", "s3:///", "s3://bucket/x?endpoint_override=h", "hdfs://x/y",
+                                 "s3://bucket/a b", "s3://bucket/x/../y", "s3://bucket/ä"])  # fmt: skip
 def test_another_uri_is_refused(uri):
     with pytest.raises(UserError, match="neither a folder nor a bucket"):
         storage.place(uri)
@@ -64,6 +67,33 @@ def test_what_is_published_is_fetched_elsewhere(folder):
     before = (folder / "a" / "b" / "one").stat().st_ino
     storage.fetch(folder / "a")
     assert (folder / "a" / "b" / "one").stat().st_ino == before, "what is the same is not fetched again"
+
+
+def test_who_only_looks_removes_nothing(folder):
+    """As `cloze report` does beside a sweep whose trial has written, and not yet published, its weights."""
+    (folder / "trials").mkdir()
+    (folder / "trials" / "mine").write_text("not yet published")
+    storage.fetch(folder / "trials", delete=False)
+    assert (folder / "trials" / "mine").exists()
+    with pytest.raises(FileNotFoundError, match="nothing of it is on this node"):
+        storage.publish(folder / "never written")
+
+
+def test_one_process_of_a_node_fills_a_folder_at_a_time(folder):
+    order = []
+
+    def fill(name):
+        with storage.alone(folder / "store"):
+            order.append(name)
+            time.sleep(0.2)
+            order.append(name)
+
+    threads = [threading.Thread(target=fill, args=(name,)) for name in "abc"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert order[0::2] == order[1::2]
 
 
 def test_the_bucket_is_the_truth(folder):

@@ -63,6 +63,8 @@ def here(tmp_path, monkeypatch):
         ("report nothing", "runs/nothing: no such run"),
         ("predict folder corpus.txt", "folder"),
         ("predict nowhere corpus.txt", "nowhere"),
+        ("pretrain name=x corpus.sources=corpus.txt cluster.address=http://h:8265", "that is a dashboard; a run joins"),
+        ("submit pretrain --detach name=x", "--detach stands behind pretrain; give it before the verb"),
     ],
 )
 def test_a_mistake_is_one_line_exit_2_and_leaves_nothing(here, capsys, words, line):
@@ -75,6 +77,14 @@ def test_a_mistake_is_one_line_exit_2_and_leaves_nothing(here, capsys, words, li
     assert line in error
     assert not (here / "runs").exists(), sorted(here.rglob("runs/**"))
     assert time.monotonic() - begun < 60
+
+
+def test_a_folder_that_is_gone_is_one_line(tmp_path, monkeypatch, capsys):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert main(["status"]) == 2
+    assert capsys.readouterr().err == "cloze: the current folder is gone; change to one that is there\n"
 
 
 def test_two_workers_that_leave_ray_data_no_cpu_are_refused(here, capsys):

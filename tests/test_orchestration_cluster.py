@@ -13,6 +13,7 @@ from orchestration.plan import step_plan
     [
         (dict(workers=2, cpus_per_worker=1), [Node(2, 0)], "needs 2 CPUs and 0.5 for Ray Data, the cluster has 2"),
         (dict(workers=8, cpus_per_worker=1), [Node(2, 0), Node(2, 0)], "cluster has 4; give scaling.workers<=3, "),
+        (dict(workers=1), [Node(0, 0)], "the cluster has no CPUs for work; add a node"),
         (dict(workers=2, gpus_per_worker=1), [Node(8, 1)], "needs 2 GPUs, the cluster has 1"),
         (dict(workers=2, cpus_per_worker=3), [Node(4, 0), Node(2, 0), Node(2, 0)], "room for 1 such workers"),
     ],

@@ -14,6 +14,7 @@ from test_orchestration_progress import run_in_terminal
 from data import storage
 from data.config import UserError
 from orchestration import pulse
+from orchestration.cli import main
 from orchestration.progress import Progress
 from orchestration.pulse import beating
 from orchestration.recipe import build_config
@@ -218,3 +219,24 @@ def test_watching_on_a_terminal_redraws_and_ends(tmp_path):
     """)
     assert seen.count("failed (rank 0, step 3: OSError: no space)") >= 1
     assert seen.count("\x1b[?25l") == seen.count("\x1b[?25h") == 1  # the cursor is back
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"state": "finished", "fraction": "x"}, {"state": ["a"]}, {"state": "finished", "text": 5},
+        {"state": "failed", "began": 1}, {"state": "finished", "began": "then", "host": "h", "beat": 1},
+        {"state": "stopped", "run": 5},
+    ],
+)  # fmt: skip
+def test_one_odd_status_does_not_hide_the_others(tmp_path, odd, capsys):
+    for name in ("odd", "good"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.yaml").write_text("name: x\n")
+    (tmp_path / "odd" / "status.json").write_text(json.dumps(odd))
+    (tmp_path / "odd" / "metrics.jsonl").write_text('{"loss": 3}\n{"step": null, "loss": 1, "tokens_per_second": 1}\n')
+    assert main(["status", "--storage", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert "good" in shown and "odd" in shown
+    assert main(["status", "odd", "--storage", str(tmp_path)]) == 0
+    assert "status.json is damaged" in capsys.readouterr().out

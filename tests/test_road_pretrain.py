@@ -279,3 +279,19 @@ def test_one_held_out_row_and_fewer_rows_than_workers_do_not_hang(home, cloze_mo
     assert done.returncode == 0, done.stderr
     summary = json.loads((home / "runs" / "two" / "summary.json").read_text())
     assert (summary["rows"], summary["held_out_rows"], summary["steps"]) == (1, 1, 3)
+
+
+def test_two_runs_share_a_cluster_whose_cpus_their_workers_take(home, ray_4_cpus):
+    """Neither leaves a CPU to the other's rows; both train all the same."""
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "orchestration", *words(name, "pretrain.steps=30", "scaling.cpus_per_worker=1")],
+            cwd=home, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+            env={**os.environ, "RAY_ADDRESS": ray_4_cpus},
+        )  # fmt: skip
+        for name in ("twin-a", "twin-b")
+    ]
+    for process in processes:
+        _, error = process.communicate(timeout=240)
+        assert process.returncode == 0, error
+    assert losses(home / "runs" / "twin-a") == losses(home / "runs" / "twin-b")

@@ -62,11 +62,11 @@ def sweep(config: Config, run: Path, progress: Update, task: TaskData | None = N
     """
     import ray
 
-    run = run.resolve()
+    run = run.absolute()  # not resolved: the mirror of a bucket is known by its path
     for name in ("trials", "leaderboard.json", "best"):
         fetch(run / name)
     cache = run.parent / ".cache"
-    sources = {name: folder.resolve() for name, folder in find_encoders(config).items()}
+    sources = {name: folder.absolute() for name, folder in find_encoders(config).items()}
     check_resources(config, nodes_of_ray())
     asked = {"num_cpus": config.sweep.cpus_per_trial, "num_gpus": config.sweep.gpus_per_trial}
 

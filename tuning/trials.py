@@ -89,10 +89,10 @@ def execute(
     own = folder / trial.id
     own.mkdir(parents=True, exist_ok=True)
     remove(own / "weights.safetensors")
+    fetch(Path(trial.folder))  # storage that fails is no fault of the trial: no result, and it is tried again
     started = time.monotonic()
+    weights = None
     try:
-        from safetensors.torch import save_file
-
         from tuning.config import Finetune
         from tuning.finetune import Split, run_trial
 
@@ -106,19 +106,20 @@ def execute(
                 parts[name] = Split(
                     tokens.input_ids, tokens.lengths, tokens.labels, load_features(Path(features), name)
                 )
-        fetch(Path(trial.folder))
         outcome, weights = run_trial(
             Finetune(**trial.finetune), trial.folder, labels, parts["train"], parts["validation"], trial.metric,
             trial.seed, report, device_of(gpus),
         )  # fmt: skip
-        if weights:
-            save_file(weights, str(own / "weights.safetensors"))
-            publish(own / "weights.safetensors")
         outcome = {**outcome, "cached_features": features is not None}
     except Exception as error:  # any fault of one trial is that trial's result
         write_text(own / "error.txt", traceback.format_exc())
         text = " ".join(f"{type(error).__name__}: {error}".split())
         outcome = {"status": "failed", "error": text[:500], "seconds": round(time.monotonic() - started, 3)}
+    if weights:
+        from safetensors.torch import save_file
+
+        save_file(weights, str(own / "weights.safetensors"))
+        publish(own / "weights.safetensors")
     result = make_result(trial, outcome)
     write_text(own / "result.json", json.dumps(result, indent=1, allow_nan=False) + "\n")
     return result

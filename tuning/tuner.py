@@ -62,6 +62,7 @@ def run_trials(
         ),
         run_config=tune.RunConfig(
             name=run.name, storage_path=shown(folder), verbose=0,
+            failure_config=tune.FailureConfig(max_failures=1),  # of its process: its own faults are results
             callbacks=[_watch(todo, inputs.trials_folder, progress, ended, standing or Standing(run.name, todo, {}))],
         ),
     )  # fmt: skip
