@@ -42,6 +42,9 @@ def _start_commands(given: Tree, full: Tree) -> Iterator[str]:
                 f"{where}: --dashboard-host={bound.group(1)} lets everyone who reaches the machine run code on it; "
                 f"give --dashboard-host=127.0.0.1 and open it with: ray dashboard FILE"
             )
+        name = re.search(r"--address[= ]+['\"]?\$\{?(\w+)", start)
+        if role == "worker" and name and name[1] != "RAY_HEAD_IP":
+            yield f"{where}: --address=${name[1]}: Ray sets RAY_HEAD_IP only; give --address=$RAY_HEAD_IP:6379"
         if port := re.search(r"--port[= ]+(\d+)" if role == "head" else r"--address[= ]+\S*?:(\d+)", start):
             ports[role] = port.group(1)
     if len(set(ports.values())) > 1:
@@ -109,6 +112,9 @@ def _gpu_containers(given: Tree, full: Tree) -> Iterator[str]:
 
 def _token(given: Tree, full: Tree) -> Iterator[str]:
     texts = " ".join(text for _, text in texts_of(full))
+    for mode in dict.fromkeys(re.findall(r"RAY_AUTH_MODE=['\"]?(\w*)", texts)):
+        if mode not in ("token", "disabled"):
+            yield f"RAY_AUTH_MODE={mode}: Ray knows token and disabled; give RAY_AUTH_MODE=token"
     if "RAY_AUTH_MODE=token" not in texts:
         return
     mounts = {remote: str(local) for remote, local in (full.get("file_mounts") or {}).items()}

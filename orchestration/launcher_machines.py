@@ -4,8 +4,10 @@ In: the file as given; it has passed Ray's schema, so shapes can be relied on. O
 what to do. Knows neither Ray nor networks; looks at local paths only.
 """
 
+import importlib.util
 import re
 from collections.abc import Callable, Iterator
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from orchestration.credentials import complaints
 Tree = dict[str, Any]
 PROVIDERS = ("aws", "local", "gcp", "azure", "aliyun", "vsphere", "external")
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}"
+RESOURCES = {"cpu": "CPU", "gpu": "GPU", "memory": "memory", "object_store_memory": "object_store_memory"}
 PLACEHOLDER = re.compile(r"\b(HEAD_IP|WORKER_IP\w*|YOUR_\w+|IMAGE|BUCKET)\b|<[^>]+>")
 
 
@@ -84,6 +87,14 @@ def _node_types(given: Tree) -> Iterator[str]:
         yield f"head_node_type={head}: no such type; give one of available_node_types: {', '.join(types)}"
     for name, kind in types.items():
         low, high = kind.get("min_workers", 0), kind.get("max_workers")
+        if low < 0:
+            yield f"available_node_types.{name}.min_workers={low}: less than none; give 0 or more"
+        for resource in kind.get("resources") or {}:
+            exact = RESOURCES.get(resource.lower())
+            if exact and resource != exact:
+                yield f"available_node_types.{name}.resources.{resource}: Ray calls it {exact}; write it so"
+        if given["provider"]["type"] == "aws":
+            yield from _machine(f"available_node_types.{name}.node_config", kind["node_config"])
         if high is not None and low > high:
             yield (
                 f"available_node_types.{name}.min_workers={low}: more than its max_workers={high}; "
@@ -107,6 +118,21 @@ def _node_types(given: Tree) -> Iterator[str]:
             f"available_node_types.{head}.node_config.InstanceMarketOptions: a spot head may be taken away, and the "
             f"cluster's state and every job with it; remove it, spot is for workers"
         )
+
+
+def _machine(where: str, config: Tree) -> Iterator[str]:
+    """Keys that AWS does not know of a machine. Source: the model of its API that boto3 carries."""
+    if importlib.util.find_spec("botocore") is None:  # its absence is told by itself
+        return
+    import botocore.session
+
+    machine: Any = botocore.session.get_session().get_service_model("ec2").operation_model("RunInstances").input_shape
+    known = {*machine.members, "SubnetIds"}  # the last is Ray's
+    for key in config:
+        if key not in known:
+            close = get_close_matches(str(key), known, n=1)
+            hint = f"did you mean {close[0]}?" if close else "see RunInstances of AWS EC2"
+            yield f"{where}.{key}: AWS knows no such key; {hint}"
 
 
 def _files(given: Tree) -> Iterator[str]:

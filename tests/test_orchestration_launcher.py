@@ -2,6 +2,7 @@
 
 import copy
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -42,7 +43,7 @@ def place(tmp_path, monkeypatch):
 
 def tree(kind):
     """A shipped file as a tree, its placeholders filled in."""
-    text = example(kind).replace("HEAD_IP", OWN["head_ip"]).replace("YOUR_USER", OWN["ssh_user"])
+    text = re.sub(r"\bHEAD_IP\b", OWN["head_ip"], example(kind)).replace("YOUR_USER", OWN["ssh_user"])
     for number, address in enumerate(OWN["worker_ips"], 1):
         text = text.replace(f"WORKER_IP_{number}", address)
     return yaml.safe_load(text)
@@ -149,6 +150,14 @@ MISTAKES = [
     ("aws", put("provider/region", "eu-west-1"), "us-west-2a,us-west-2b,us-west-2c: not in provider.region=eu-west-1"),
     ("aws", put("head_node_type", "master"), "head_node_type=master: no such type; give one of available_node_types: "),
     ("aws", put("available_node_types/gpu/min_workers", 9), "gpu.min_workers=9: more than its max_workers=8"),
+    ("aws", put("available_node_types/gpu/min_workers", -1), "gpu.min_workers=-1: less than none"),
+    ("aws", put("available_node_types/gpu/resources", {"CPU": 48, "gpu": 4}), "resources.gpu: Ray calls it GPU"),
+    ("aws", put("available_node_types/gpu/node_config/IamInstanceProfil", {"Name": "x"}),
+     "node_config.IamInstanceProfil: AWS knows no such key; did you mean IamInstanceProfile?"),
+    ("aws", put("worker_start_ray_commands", ["ray stop", "ray start --address=$HEAD_IP:6379"]),
+     "--address=$HEAD_IP: Ray sets RAY_HEAD_IP only"),
+    ("aws", put("worker_start_ray_commands", ["ray stop", "RAY_AUTH_MODE=tokne ray start --address=$RAY_HEAD_IP:6379"]),
+     "RAY_AUTH_MODE=tokne: Ray knows token and disabled"),
     ("aws", put("max_workers", 0), "max_workers=0: only the head would start"),
     ("aws", put("auth/ssh_private_key", "~/.ssh/id_rsa"), "node_config.KeyName: missing, and auth.ssh_private_key"),
     ("aws", put(("file_mounts", "~/corpus"), "./corpus"), "file_mounts.~/corpus=./corpus: no such file or folder in /"),
