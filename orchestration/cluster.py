@@ -123,17 +123,24 @@ def _init(address: str | None, extra: dict[str, Any]) -> None:
         ) from None
 
 
-def await_node(update: Callable[[str], None]) -> None:
-    """Wait until some node can run a task: a cluster that starts nodes on demand may have none for work yet.
+def ask_for_cpus() -> Callable[[float], bool]:
+    """Ask the cluster for what a run's first task needs; returns a function that waits some seconds for the answer.
 
-    What asks for the node is a task that waits for it, so nothing is left asking when this process dies.
+    What asks is a task that waits, so nothing is left asking when this process dies, and a cluster that starts nodes on
+    demand starts one.
     """
     import ray
 
     there = ray.remote(num_cpus=DATA_CPUS)(lambda: None).remote()
-    while not ray.wait([there], timeout=1)[0]:
-        update(f"waiting for a node: the cluster has {ray.cluster_resources().get('CPU', 0):g} CPUs")
-    update("a node is there")
+    return lambda seconds: bool(ray.wait([there], timeout=seconds)[0])
+
+
+def free_cpus() -> str:
+    """How many CPUs nobody holds, for those who wait for some."""
+    import ray
+
+    free, there = (all_of().get("CPU", 0) for all_of in (ray.available_resources, ray.cluster_resources))
+    return f"{free:g} of the cluster's {there:g} CPUs are free"
 
 
 def this_machine() -> list[Node]:

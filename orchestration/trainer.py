@@ -28,6 +28,7 @@ from model.encoder import FAMILIES, check_folder
 from orchestration import checkpoint, metrics
 from orchestration.cause import cause_of
 from orchestration.checkpoint import write_json
+from orchestration.cluster import free_cpus
 from orchestration.config import PRETRAIN_SECTIONS, Config
 from orchestration.plan import step_plan
 from orchestration.progress import Update
@@ -269,8 +270,7 @@ def _follow(
         elif asked.is_set():
             pacer.stop.remote()
         if not line and time.monotonic() - begun > WAIT_SECONDS:
-            free, there = (all_of().get("CPU", 0) for all_of in (ray.available_resources, ray.cluster_resources))
-            text = f"starting workers: {free:g} of {there:g} CPUs are free"
+            text = f"starting workers: {free_cpus()}"
         if "loss" in line:
             rate = line["tokens_per_second"]
             facts |= {"step": line["step"] + 1, "loss": line["loss"], "tokens_per_second": rate}

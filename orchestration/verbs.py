@@ -14,13 +14,23 @@ from pathlib import Path
 from typing import Any
 
 from data.storage import fetch, place, publish, shown
-from orchestration.cluster import address_of, await_node, check_address, check_workers, joined, this_machine
+from orchestration.cluster import (
+    address_of,
+    ask_for_cpus,
+    check_address,
+    check_workers,
+    free_cpus,
+    joined,
+    this_machine,
+)
 from orchestration.config import SWEEP_SECTIONS, Cluster, Config, to_yaml
 from orchestration.doctor import check_nodes
 from orchestration.progress import Progress, log_path, run_log
 from orchestration.pulse import beating
 from orchestration.recipe import load_config
 from orchestration.run import cache_of, check_identity, check_storage, fetch_run, folder_of, held
+
+QUIET_SECONDS = 8  # a cluster that has CPUs free answers sooner, even where its first process must start
 
 
 def show(options: argparse.Namespace) -> int:
@@ -51,8 +61,8 @@ def pretrain(options: argparse.Namespace) -> int:
 
     def work(terminal: Any, progress: Progress) -> int:
         with joined(config.cluster) as nodes:
-            _await_nodes(config, progress)
             check_workers(config.scaling, nodes, config.cluster.autoscales)
+            _await_nodes(config, progress)
             with progress.stage("corpus") as update:
                 store = trainer.prepare_rows(config, run, update)
             with progress.stage("pretrain") as update:
@@ -64,10 +74,13 @@ def pretrain(options: argparse.Namespace) -> int:
 
 
 def _await_nodes(config: Config, progress: Progress) -> None:
-    """Wait for a node that can work, where nodes come on demand; then look at those that are there."""
-    if config.cluster.autoscales:
-        with progress.stage("cluster") as update:
-            await_node(update)
+    """Wait for CPUs that others hold, or that come on demand; then look at the nodes that are there."""
+    if address_of(config.cluster) is not None:
+        answered = ask_for_cpus()
+        if not answered(QUIET_SECONDS):
+            with progress.stage("cluster") as update:
+                while not answered(1):
+                    update(f"waiting: {free_cpus()}", None)
     check_nodes(config)
 
 
@@ -104,9 +117,11 @@ def prepare(options: argparse.Namespace) -> int:
         print("the corpus can be read")
         return 0
     with _log_of(cache_of(config)) as terminal:
-        with joined(config.cluster), Progress(terminal.err).stage("corpus") as update:
-            cache = cache_of(config)
-            store = prepare_rows(config.corpus, config.tokenizer, config.rows, cache, update, run=config.name)
+        progress, cache = Progress(terminal.err), cache_of(config)
+        with joined(config.cluster):
+            _await_nodes(config, progress)
+            with progress.stage("corpus") as update:
+                store = prepare_rows(config.corpus, config.tokenizer, config.rows, cache, update, run=config.name)
         facts = store.manifest
         skipped = ", ".join(f"{number:,} {reason}" for reason, number in facts["documents_skipped"].items() if number)
         print(f"{facts['documents_read']:,} documents read, skipped: {skipped or 'none'}", file=terminal.out)
@@ -118,6 +133,7 @@ def prepare(options: argparse.Namespace) -> int:
 def sweep(options: argparse.Namespace) -> int:
     """Run a sweep and print its leaderboard."""
     config = load_config(options.recipe, options.overrides)
+    from tuning.inputs import check_resources
     from tuning.leaderboard import verdict
     from tuning.report import write_report
     from tuning.space import points
@@ -135,7 +151,8 @@ def sweep(options: argparse.Namespace) -> int:
         return 0
 
     def work(terminal: Any, progress: Progress) -> int:
-        with joined(config.cluster):
+        with joined(config.cluster) as nodes:
+            check_resources(config, nodes)
             _await_nodes(config, progress)
             with progress.stage("sweep") as update:
                 entries = run_sweep(config, run, update)
