@@ -198,9 +198,16 @@ def test_one_series_per_rank_on_rays_own_endpoints(home, head, working):
     from orchestration.gauges import COUNTERS, METRICS
 
     names = {f"ray_{name}{'_total' if name in COUNTERS else ''}" for name in METRICS}
-    found = until(lambda: (s := series(head)).keys() >= names and s, 120, "endpoints")
+    of_ranks = ("step_seconds", "data_wait_fraction", "memory_bytes")
+
+    def seen() -> Any:
+        """Everything, of both ranks: their processes are collected at different moments."""
+        there = series(head)
+        return there.keys() >= names and all(len(there[f"ray_cloze_{name}"]) > 1 for name in of_ranks) and there
+
+    found = until(seen, 120, "endpoints")
     assert found.keys() == names
-    for name in ("step_seconds", "data_wait_fraction", "memory_bytes"):
+    for name in of_ranks:
         lines = found[f"ray_cloze_{name}"]
         assert sorted(line["rank"] for line in lines) == ["0", "1"]
         assert {line["run"] for line in lines} == {"law"}
