@@ -138,7 +138,6 @@ def environment(given: Sequence[str]) -> dict[str, str]:
         **QUIET,
         "RAY_JOB_STOP_SIGNAL": "SIGINT",
         "RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS),
-        "RAY_TRAIN_ENABLE_STATE_TRACKING": "1",
     }
     for word in given:
         name, equals, value = word.partition("=")

@@ -251,9 +251,7 @@ def _following(pacer: Any, config: Config, update: Update) -> Iterator[None]:
         thread.join()
 
 
-def _follow(
-    pacer: Any, steps: int, update: Update, ended: threading.Event, asked: threading.Event
-) -> None:
+def _follow(pacer: Any, steps: int, update: Update, ended: threading.Event, asked: threading.Event) -> None:
     """Ask the pacer until training has ended; tell it when the user wants to stop."""
     import ray
     from ray.exceptions import RayError
