@@ -1,28 +1,22 @@
-"""What runs inside Ray tasks while a corpus is prepared: a group of files -> chunks of documents -> shards of rows.
+"""What runs inside Ray tasks while a corpus is prepared: a group of files -> chunks of documents.
 
-In: files, and in the second pass what the driver decided. Out: small records for the driver, shards on storage.
+In: files, and in the second pass what the driver decided. Out: small records for the driver, the documents to keep.
 A chunk is a few MB of text from neighbouring files, cut by content alone, so that the store is the same whatever
 the number of CPUs. Knows no Ray: the driver (prepare.py) hands these functions to it.
 """
 
 import hashlib
-import os
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 import numpy as np
 
 from data.census import Chunk, Plan, Scan
-from data.config import Rows, UserError
+from data.config import UserError
 from data.corpus import SourceFile, read_documents
 from data.records import Bad
-from data.rows import pack_rows, split_sentences
-from data.storage import fetch_once
-from data.store import write_shard
 from data.tokenizer import count_words
 
 CHUNK_BADS = 1000  # records described per chunk; the counts are always full
-BATCH_SENTENCES = 2000  # handed to the tokenizer at once: bounds the memory of its encodings
 
 
 def hash_text(text: str) -> int:
@@ -95,39 +89,3 @@ def read_kept(group: int, plan: Plan) -> Iterator[tuple[int, list[str], list[str
                 parts[hash < plan.held_out_below or hash == plan.held_out_too].append(document)
         if parts[0] or parts[1]:
             yield chunk.number, *parts
-
-
-def write_rows(
-    documents: list[str], path: Path, tokenizer_folder: Path, rows: Rows, cls_id: int, sep_id: int
-) -> tuple[int, int]:
-    """Tokenise and pack documents into one shard; returns its rows and tokens. No rows, no shard."""
-    packed = list(pack_rows(_tokenise(documents, tokenizer_folder), rows.length, rows.packing, cls_id, sep_id))
-    if packed:
-        write_shard(path, packed)
-    return len(packed), sum(len(row) for row in packed)
-
-
-def _tokenise(documents: list[str], tokenizer_folder: Path) -> Iterator[list[list[int]]]:
-    """Token ids of each sentence of each document."""
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # Ray's tasks are the parallelism; threads would fight them
-    from tokenizers import Tokenizer as Backend
-
-    backend = Backend.from_file(str(fetch_once(tokenizer_folder / "tokenizer.json")))
-    backend.no_truncation()
-    backend.no_padding()
-    waiting: list[list[str]] = []
-    num_waiting = 0
-    for document in documents:
-        waiting.append(split_sentences(document))
-        num_waiting += len(waiting[-1])
-        if num_waiting >= BATCH_SENTENCES:
-            yield from _encode(backend, waiting)
-            waiting, num_waiting = [], 0
-    yield from _encode(backend, waiting)
-
-
-def _encode(backend: "object", documents: list[list[str]]) -> Iterator[list[list[int]]]:
-    sentences = [sentence for document in documents for sentence in document]
-    encodings = iter(backend.encode_batch_fast(sentences, add_special_tokens=False))  # type: ignore[attr-defined]
-    for document in documents:
-        yield [next(encodings).ids for _ in document]

@@ -31,11 +31,14 @@ class Source(Section):
     """One source of documents: where it lies and how its files are read."""
 
     path: str
-    """File, folder, glob, or "docstrings" (the embedded corpus)."""
-    format: Literal["text", "jsonl", "csv", "tsv", "parquet"] | None = None
-    """None: told by the suffix of each file (.txt .jsonl .json .csv .tsv .parquet)."""
+    """File, folder, glob, the same in a bucket (s3://, gs://), or "docstrings" (the embedded corpus)."""
+    weight: Annotated[float, Field(ge=0)] = 1.0
+    """How often an epoch visits each of its rows: 2 twice, 0.5 every other row (the others in the next epoch)."""
+    format: Literal["text", "jsonl", "csv", "tsv", "parquet", "arrow"] | None = None
+    """None: told by the suffix of each file (.txt .jsonl .json .csv .tsv .parquet .arrow), with or without .gz .bz2
+    .xz .zst. A .json file may also be one array of records."""
     text_field: str = "text"
-    """Column or key that holds the text (JSONL, CSV, TSV, Parquet)."""
+    """Column or key that holds the text (JSONL, CSV, TSV, Parquet, Arrow); a.b is the field b inside a."""
     document: Literal["line", "block", "file"] = "block"
     """What one document of a text file is: a line, a block between blank lines, or the whole file."""
     encoding: str = "utf-8"
@@ -46,9 +49,12 @@ class Corpus(Section):
     """Which text is read, and which part of it is held out."""
 
     sources: Annotated[tuple[Source, ...], Field(min_length=1)] = (Source(path="docstrings"),)
-    """Paths, globs, "docstrings", or mappings {path, format, text_field, document, encoding}."""
+    """Paths, globs, "docstrings", or mappings {path, weight, format, text_field, document, encoding}."""
     held_out: Annotated[float, Field(gt=0, lt=1)] = 0.01
     """Share of documents kept for evaluation, chosen by a hash of the text: stable when the corpus grows."""
+    held_out_sources: tuple[Source, ...] = ()
+    """Documents to evaluate on, given like sources; held_out then does not count. What also stands in sources is
+    left out there."""
     max_bad_fraction: Share = 0.01
     """Share of records that may be unreadable before the run stops; 0 is strict."""
     deduplicate: bool = True
@@ -58,27 +64,41 @@ class Corpus(Section):
     @classmethod
     def _paths_are_sources(cls, values: object) -> object:
         """Let a plain path stand for {path: ...}, and one source for a list of one."""
-        if isinstance(values, dict) and "sources" in values:
-            sources = values["sources"]
+        if not isinstance(values, dict):
+            return values
+        for key in {"sources", "held_out_sources"} & values.keys():
+            sources = values[key]
             if isinstance(sources, str | dict | Source):
                 sources = [sources]
             if isinstance(sources, list | tuple):
                 sources = [{"path": s} if isinstance(s, str) else s for s in sources]
-            values = {**values, "sources": sources}
+            values = {**values, key: sources}
         return values
+
+    @model_validator(mode="after")
+    def _weights_add_up(self) -> "Corpus":
+        if not any(source.weight for source in self.sources):
+            raise ValueError("every source has weight 0; give at least one of them a weight above 0")
+        return self
 
 
 class Tokenizer(Section):
     """The tokenizer: trained on the corpus, or taken from a folder."""
 
-    kind: Literal["wordpiece"] = "wordpiece"
-    """Algorithm of a trained tokenizer. Source: BERT, arXiv:1810.04805 section 3."""
+    kind: Literal["wordpiece", "bpe", "unigram"] = "wordpiece"
+    """Algorithm of a trained tokenizer. wordpiece: BERT's (arXiv:1810.04805 section 3), Chinese characters apart; bpe:
+    RoBERTa's, of bytes (arXiv:1907.11692 section 4.4); unigram: ALBERT's and DeBERTa-v3's (arXiv:1804.10959)."""
     vocab_size: Annotated[int, Field(ge=8)] = 8192
     """Number of tokens, special tokens included."""
-    lowercase: bool = True
-    """Fold case and strip accents."""
+    lowercase: bool | None = None
+    """Fold case and strip accents; None: what the kind is known for (bpe keeps case, the others fold it)."""
     path: str | None = None
     """Folder of an existing Hugging Face tokenizer; the fields above then do not count."""
+
+    @property
+    def folds_case(self) -> bool:
+        """`lowercase`, None resolved."""
+        return self.kind != "bpe" if self.lowercase is None else self.lowercase
 
 
 class Rows(Section):
@@ -86,24 +106,43 @@ class Rows(Section):
 
     length: Annotated[int, Field(ge=8)] = 128
     """Most tokens of a row, special tokens included."""
-    packing: Literal["full_sentences", "document"] = "full_sentences"
+    packing: Literal["full_sentences", "document", "packed", "line", "next_sentence", "sentence_order"] = (
+        "full_sentences"
+    )
     """full_sentences: whole sentences until the row is full, crossing documents with a [SEP] between
-    (RoBERTa, arXiv:1907.11692 section 4.2); document: a row never crosses a document."""
+    (RoBERTa, arXiv:1907.11692 section 4.2); document: a row never crosses a document; packed: several documents in a
+    row, each [CLS] ... [SEP] with attention and positions of its own; line: a row for each line of text;
+    next_sentence: two segments, half of the time from different documents (BERT, arXiv:1810.04805 appendix A.2);
+    sentence_order: two segments in a row, half of the time swapped (ALBERT, arXiv:1909.11942 section 3.1)."""
+    word_segmenter: Literal["rjieba"] | None = None
+    """Whole words of Chinese text, for masking: rjieba's (pip install rjieba); None: the tokenizer's."""
 
 
 class Masking(Section):
     """Which positions the model has to guess, and what it sees there."""
 
-    strategy: Literal["token"] = "token"
-    """token: single tokens, chosen uniformly among those that are not special."""
+    strategy: Literal["token", "whole_word", "span", "ngram"] = "token"
+    """token: single tokens, chosen uniformly among those that are not special; whole_word: all tokens of a word
+    (BERT's later release); span: runs of words of geometric length (SpanBERT, arXiv:1907.10529 section 3.1); ngram:
+    runs of 1 to max_ngram words, n with probability proportional to 1/n (ALBERT, arXiv:1909.11942 section 4.1)."""
     mlm_probability: Annotated[float, Field(gt=0, lt=1)] = 0.15
     """Share of the maskable positions of a row that become targets."""
+    final_mlm_probability: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """The share at the last step, reached in a straight line over the run (arXiv:2305.15096); None: it stays."""
     mask_share: Share = 0.8
     """Share of the targets that the model sees as [MASK]."""
     random_share: Share = 0.1
     """Share of the targets that the model sees as a random token; the rest it sees unchanged."""
     dynamic: bool = True
-    """New masks every epoch; False: the masks of epoch 0 in every epoch."""
+    """New masks at every visit of a row (RoBERTa, arXiv:1907.11692 section 4.1); False: `copies` in turn."""
+    copies: Annotated[int, Field(ge=1)] = 10
+    """Masked copies of a row where masks are static: 10 as in the first BERT; 1: the same masks in every epoch."""
+    span_probability: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    """p of the geometric distribution of span lengths in words."""
+    max_span: Annotated[int, Field(ge=1)] = 10
+    """Longest span in words."""
+    max_ngram: Annotated[int, Field(ge=1)] = 3
+    """Longest n-gram in words."""
 
     @model_validator(mode="after")
     def _shares_fit(self) -> "Masking":

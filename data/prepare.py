@@ -16,7 +16,7 @@ from typing import Any
 
 from data import docstrings
 from data.census import Plan, Scan, check, decide
-from data.chunks import read_kept, scan_group, write_rows
+from data.chunks import read_kept, scan_group
 from data.config import Corpus, Rows, Tokenizer, UserError
 from data.corpus import DOCSTRINGS, SourceFile, find_files, group_files
 from data.records import Bad
@@ -29,8 +29,9 @@ from data.tokenizer import (
     save_tokenizer,
     train_wordpiece,
 )
+from data.tokens import write_rows
 
-FORMAT = 1  # of the store; a change makes every older store a different one
+FORMAT = 2  # of the store; a change makes every older store a different one
 CHUNK_BYTES = 4_000_000  # of text in a shard: about 8,000 rows of 128 tokens, a second of tokenising
 COUNTED_BYTES = 100_000_000  # of text whose words train the tokenizer: more changes 8,192 pieces little
 QUARANTINE = "quarantine.jsonl"
@@ -147,7 +148,7 @@ def _fill(
         if not words:
             raise UserError("corpus.sources: no document holds a word; give files that hold text")
         save_tokenizer(
-            train_wordpiece(words, tokenizer), part / "tokenizer", lowercase=tokenizer.lowercase, length=rows.length
+            train_wordpiece(words, tokenizer), part / "tokenizer", lowercase=tokenizer.folds_case, length=rows.length
         )
     else:
         load_tokenizer(tokenizer.path).save_pretrained(str(part / "tokenizer"))
@@ -206,7 +207,7 @@ def _scan(
 
     def scan(batch: pa.Table) -> Iterator[pa.Table]:
         for group in batch["id"].to_pylist():
-            for result in scan_group(group, ray.get(shared)[group], chunk_bytes, share, tokenizer.lowercase):
+            for result in scan_group(group, ray.get(shared)[group], chunk_bytes, share, tokenizer.folds_case):
                 yield pa.table({"scan": pa.array([pickle.dumps(result)], pa.large_binary())})
 
     scans: list[Scan] = []
@@ -257,7 +258,7 @@ def _write(
         progress(f"rows: {written:,} of {rows.length} tokens", 0.5 + 0.5 * len(lines) / len(plan.num_documents))
     lines.sort(key=lambda line: (line["group"], line["chunk"]))
     shards = {
-        side: [{"name": line["name"], "rows": line[side]} for line in lines if line[side]]
+        side: [{"name": line["name"], "rows": line[side], "source": 0} for line in lines if line[side]]
         for side in ("train", "held_out")
     }
     return shards, sum(line["tokens"] for line in lines)

@@ -6,8 +6,23 @@ with [SEP]. No token is lost and none comes twice. Pure: knows neither files nor
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
+
+
+class Row(NamedTuple):
+    """One row of T tokens, special tokens included."""
+
+    input_ids: np.ndarray
+    """(T,) int32"""
+    word_starts: np.ndarray
+    """(T,) bool: whether a word begins here. Special tokens begin one, so that none continues a word."""
+    starts: Sequence[int] = ()
+    """Where a further document begins (or segment B of a pair), ascending; the first begins at 0 and is not told."""
+    label: int = -1
+    """Of a pair: 1 where B follows A (next_sentence), 1 where the two stand in order (sentence_order), else 0."""
+
 
 # After . ! ? (and a closing quote) before white space; after the full-width marks; before a run of newlines.
 _BOUNDARY = re.compile(
@@ -38,8 +53,8 @@ def split_sentences(text: str) -> list[str]:
 
 def pack_rows(
     documents: Iterable[Sequence[Sequence[int]]], length: int, packing: str, cls_id: int, sep_id: int
-) -> Iterator[np.ndarray]:
-    """Rows (int32, 3 to `length` ids) of documents, each a sequence of sentences, each a sequence of token ids.
+) -> Iterator[Row]:
+    """Rows (3 to `length` ids) of documents, each a sequence of sentences, each a sequence of token ids.
 
     full_sentences: whole sentences until the next does not fit, crossing documents with a [SEP] between
     (RoBERTa, arXiv:1907.11692 section 4.2). document: the same, but a new document begins a new row.
@@ -48,12 +63,12 @@ def pack_rows(
     room = length - 2
     row: list[int] = []
 
-    def close() -> np.ndarray:
+    def close() -> Row:
         closed = np.empty(len(row) + 2, np.int32)
         closed[0], closed[-1] = cls_id, sep_id
         closed[1:-1] = row
         row.clear()
-        return closed
+        return Row(closed, np.ones(len(closed), bool))
 
     for document in documents:
         begins = True

@@ -13,7 +13,7 @@ import shutil
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -23,74 +23,129 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from data.config import UserError
+from data.rows import Row
 from data.storage import fetch, is_remote, publish, shown, source
 
 GROUP_ROWS = 256  # rows of a Parquet row group: about 100 kB at 128 tokens, the least that is read at once
 MANIFEST = "manifest.json"
-_SCHEMA = pa.schema([("input_ids", pa.list_(pa.int32()))])
+_SCHEMA = pa.schema(
+    [
+        ("input_ids", pa.list_(pa.int32())),
+        ("word_starts", pa.list_(pa.bool_())),
+        ("starts", pa.list_(pa.int32())),
+        ("label", pa.int8()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class TokenRows:
+    """n rows of at most L tokens, as read from a store; what each column means stands at data/rows.py's Row."""
+
+    input_ids: np.ndarray
+    """(n, L) int32, [PAD] behind a row's end."""
+    word_starts: np.ndarray
+    """(n, L) bool, False behind a row's end."""
+    segments: np.ndarray
+    """(n, L) int16: number of the document (or segment of a pair) that each token is of; behind a row's end 0."""
+    labels: np.ndarray
+    """(n,) int8"""
+    lengths: np.ndarray
+    """(n,) int32: tokens of each row that are not padding."""
 
 
 @dataclass(frozen=True)
 class Shards:
-    """Rows of one part (train or held out), numbered 0 .. num_rows - 1 over all its shards. Pickles small."""
+    """Rows of one part (train or held out), numbered 0 .. num_rows - 1 over all its shards.
+
+    Row groups of GROUP_ROWS rows are numbered over all shards too; each shard's last one may be shorter.
+    """
 
     folder: Path
     names: tuple[str, ...]
-    shard_rows: tuple[int, ...]
+    shard_rows: np.ndarray
+    """(S,) int64"""
+    shard_sources: np.ndarray
+    """(S,) int64, ascending: number of the source that each shard is of."""
     length: int
     pad_id: int
-    group_rows: np.ndarray = field(init=False, repr=False, compare=False)
-    """Rows of each row group over all shards, in order: (G,) int64."""
-    _places: np.ndarray = field(init=False, repr=False, compare=False)
-    """Shard and group within the shard of each row group: (G, 2) int64."""
-
-    def __post_init__(self) -> None:
-        groups: list[int] = []
-        places: list[tuple[int, int]] = []
-        for shard, rows in enumerate(self.shard_rows):
-            for group, start in enumerate(range(0, rows, GROUP_ROWS)):
-                groups.append(min(GROUP_ROWS, rows - start))
-                places.append((shard, group))
-        object.__setattr__(self, "group_rows", np.array(groups, np.int64))
-        object.__setattr__(self, "_places", np.array(places, np.int64).reshape(-1, 2))
 
     @property
     def num_rows(self) -> int:
-        return sum(self.shard_rows)
+        return int(self.shard_rows.sum())
 
-    def rows(self, row_ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Rows in the order of `row_ids` (n,): ids (n, length) int32 padded with pad_id, and lengths (n,) int32.
+    def read(self, row_ids: np.ndarray) -> TokenRows:
+        """Rows in the order of `row_ids` (n,). Each row group that is needed is read once.
 
-        Each row group that is needed is read once. Raises IndexError for a number that is no row.
+        Raises IndexError for a number that is no row, OSError naming the shard where one cannot be read.
         """
         row_ids = np.asarray(row_ids, np.int64)
         if row_ids.size and (row_ids.min() < 0 or row_ids.max() >= self.num_rows):
             raise IndexError(f"row {row_ids.max()} of {self.num_rows} in {self.folder}")
-        ids = np.full((len(row_ids), self.length), self.pad_id, np.int32)
-        lengths = np.zeros(len(row_ids), np.int32)
-        ends = np.cumsum(self.group_rows)
-        groups = np.searchsorted(ends, row_ids, side="right")
-        positions = np.arange(self.length)
-        for group in np.unique(groups):
-            here = np.flatnonzero(groups == group)
-            values, starts = self._read_group(int(group))
-            within = row_ids[here] - (ends[group] - self.group_rows[group])
-            sizes = starts[within + 1] - starts[within]
-            filled = positions < sizes[:, None]
-            source = np.minimum(starts[within][:, None] + positions, len(values) - 1)
-            ids[here] = np.where(filled, values[source], self.pad_id)
-            lengths[here] = sizes
-        return ids, lengths
+        size = (len(row_ids), self.length)
+        rows = TokenRows(
+            np.full(size, self.pad_id, np.int32), np.zeros(size, bool), np.zeros(size, np.int16),
+            np.zeros(len(row_ids), np.int8), np.zeros(len(row_ids), np.int32),
+        )  # fmt: skip
+        ends = np.cumsum(self.shard_rows)
+        shards = np.searchsorted(ends, row_ids, side="right")
+        in_shard = row_ids - (ends - self.shard_rows)[shards] if len(row_ids) else row_ids
+        order = np.lexsort((in_shard // GROUP_ROWS, shards))
+        for shard, group, here in _runs(shards, in_shard // GROUP_ROWS, order):
+            table = self._read_group(shard, group)
+            _fill(rows, here, table, in_shard[here] - group * GROUP_ROWS)
+        return rows
 
-    def _read_group(self, group: int) -> tuple[np.ndarray, np.ndarray]:
-        """All ids of a row group, and where each row begins in them (one more than there are rows)."""
-        shard, place = self._places[group]
+    def _read_group(self, shard: int, group: int) -> pa.Table:
+        """One row group."""
         path = self.folder / self.names[shard]
-        with pq.ParquetFile(source(path), metadata=_footer(path)) as file:
-            column = file.read_row_group(int(place), columns=["input_ids"]).column(0).combine_chunks()
-        column = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
-        starts = column.offsets.to_numpy()
-        return column.values.to_numpy()[starts[0] : starts[-1]], starts - starts[0]
+        try:
+            with pq.ParquetFile(source(path), metadata=_footer(path)) as file:
+                return file.read_row_group(group)
+        except (OSError, pa.ArrowException) as error:
+            why = " ".join(str(error).split())[:200]
+            raise OSError(f"{shown(path)}: row group {group} cannot be read ({why}); prepare the corpus again") from None
+
+
+def _runs(shards: np.ndarray, groups: np.ndarray, order: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:
+    """Each (shard, group) that occurs, with the places where it does."""
+    if not len(order):
+        return
+    changes = np.flatnonzero(np.diff(shards[order]) | np.diff(groups[order])) + 1
+    for here in np.split(order, changes):
+        yield int(shards[here[0]]), int(groups[here[0]]), here
+
+
+def _fill(rows: TokenRows, here: np.ndarray, table: pa.Table, within: np.ndarray) -> None:
+    """Put rows `within` of a row group at the places `here`."""
+    ids, starts = _ragged(table, "input_ids")
+    words, _ = _ragged(table, "word_starts")
+    cuts, cut_starts = _ragged(table, "starts")
+    sizes = starts[within + 1] - starts[within]
+    positions = np.arange(rows.input_ids.shape[1])
+    filled = positions < sizes[:, None]
+    places = (starts[within][:, None] + positions)[filled]
+    rows.lengths[here] = sizes
+    rows.labels[here] = table["label"].to_numpy()[within]
+    for target, values in ((rows.input_ids, ids), (rows.word_starts, words)):
+        block = target[here]
+        block[filled] = values[places]
+        target[here] = block
+    num_cuts = cut_starts[within + 1] - cut_starts[within]
+    if num_cuts.any():
+        row = np.repeat(np.arange(len(within)), num_cuts)
+        first = np.repeat(cut_starts[within] - np.cumsum(num_cuts) + num_cuts, num_cuts)
+        steps = np.zeros((len(within), rows.segments.shape[1]), np.int16)
+        steps[row, cuts[first + np.arange(len(row))]] = 1
+        rows.segments[here] = np.cumsum(steps, axis=1, dtype=np.int16) * filled
+
+
+def _ragged(table: pa.Table, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """All values of a list column, and where each row begins in them (one more than there are rows)."""
+    column = table.column(name).combine_chunks()
+    column = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
+    starts = column.offsets.to_numpy()
+    return column.values.to_numpy(zero_copy_only=False)[starts[0] : starts[-1]], starts - starts[0]
 
 
 @lru_cache(maxsize=1000)
@@ -105,7 +160,7 @@ class Store:
 
     manifest: documents_read = documents_kept + the sum of documents_skipped (reason -> count); text_bytes, tokens
     (not padding), files, empty_files, empty_file_names; tokenizer (vocab_size, pad_id .. unk_id, special_ids,
-    fingerprint); rows (length, packing); shards (part -> name and rows of each).
+    fingerprint); rows (length, packing); shards (part -> name, rows, bytes and source of each).
     """
 
     path: Path
@@ -126,7 +181,9 @@ class Store:
     def _shards(self, part: str) -> Shards:
         shards = self.manifest["shards"][part]
         return Shards(
-            self.path / part, tuple(shard["name"] for shard in shards), tuple(shard["rows"] for shard in shards),
+            self.path / part, tuple(shard["name"] for shard in shards),
+            np.array([shard["rows"] for shard in shards], np.int64),
+            np.array([shard["source"] for shard in shards], np.int64),
             self.manifest["rows"]["length"], self.manifest["tokenizer"]["pad_id"],
         )  # fmt: skip
 
@@ -143,16 +200,28 @@ def open_store(path: str | Path) -> Store:
     return store
 
 
-def write_shard(path: Path, rows: list[np.ndarray]) -> None:
-    """Write rows as one shard, whole or not at all: a task that is retried replaces what it left."""
-    starts = np.zeros(len(rows) + 1, np.int32)
-    np.cumsum([len(row) for row in rows], out=starts[1:])
-    column = pa.ListArray.from_arrays(pa.array(starts), pa.array(np.concatenate(rows).astype(np.int32)))
+def write_shard(path: Path, rows: list[Row]) -> int:
+    """Write rows as one shard, whole or not at all: a task that is retried replaces what it left. Returns its bytes."""
+    columns = [
+        _list_array([row.input_ids for row in rows], pa.int32()),
+        _list_array([row.word_starts for row in rows], pa.bool_()),
+        _list_array([np.asarray(row.starts, np.int32) for row in rows], pa.int32()),
+        pa.array([row.label for row in rows], pa.int8()),
+    ]
     path.parent.mkdir(parents=True, exist_ok=True)  # of a mirror: the driver made that of its own node
     part = path.with_name(path.name + ".part")
-    pq.write_table(pa.table([column], schema=_SCHEMA), part, row_group_size=GROUP_ROWS, compression="zstd")
+    pq.write_table(pa.table(columns, schema=_SCHEMA), part, row_group_size=GROUP_ROWS, compression="zstd")
+    num_bytes = part.stat().st_size
     part.replace(path)
     publish(path, keep=False)
+    return num_bytes
+
+
+def _list_array(values: list[np.ndarray], kind: pa.DataType) -> pa.Array:
+    """Arrays as one list column."""
+    starts = np.zeros(len(values) + 1, np.int32)
+    np.cumsum([len(value) for value in values], out=starts[1:])
+    return pa.ListArray.from_arrays(pa.array(starts), pa.array(np.concatenate(values), kind))
 
 
 @contextmanager
