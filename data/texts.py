@@ -11,18 +11,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from data.config import UserError
-from data.records import (
-    COMPRESSED,
-    READ_ERRORS,
-    SUFFIXES,
-    Bad,
-    Format,
-    clean,
-    format_of,
-    open_bytes,
-    read_lines,
-    read_records,
-)
+from data.formats import COMPRESSED, SUFFIXES, Format, format_of, read_records
+from data.lines import READ_ERRORS, clean, open_bytes, read_lines
+from data.records import Bad
 
 PEEKED_LINES = 100  # of a JSONL file, to tell a wrong key from a bad line
 

@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from data.config import Corpus, UserError
-from data.corpus import SourceFile, find_files, group_files, read_documents
+from data.corpus import SourceFile, find_files, group_files
+from data.documents import read_documents
 from data.records import Bad
 
 
@@ -59,7 +60,7 @@ def test_given_format_takes_every_file_of_a_folder(tmp_path: Path):
         ("empty-folder", ["no readable file", ".jsonl"]),
         ("empty.txt", ["all 1 files are empty"]),
         ("data.bin", ["tells no format", "format: text"]),
-        ("s3://bucket/corpus", ["local", "copy"]),
+        ("http://bucket/corpus", ["s3://BUCKET/KEY"]),
     ],
 )
 def test_source_that_cannot_be_read_is_one_line_with_key_path_and_remedy(tmp_path: Path, name: str, words: list[str]):
