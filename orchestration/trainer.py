@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from data.batches import PAIRS
 from data.config import UserError
 from data.corpus import find_files
 from data.prepare import prepare
@@ -45,6 +46,7 @@ def check(config: Config, run: Path) -> None:
     check_storage(config)
     find_files(config.corpus)
     check_identity(run, config, PRETRAIN_SECTIONS)
+    check_packing(config)
     vocabulary = len(load_tokenizer(config.tokenizer.path)) if config.tokenizer.path is not None else None
     if config.encoder.init is not None:
         try:
@@ -55,6 +57,10 @@ def check(config: Config, run: Path) -> None:
             given, there = getattr(config.encoder, field), getattr(folder, names[0])
             if given not in (Encoder.model_fields[field].default, there):
                 raise UserError(f"encoder.{field}={given}: the folder in encoder.init has {there}; leave this key out")
+        if config.rows.packing in PAIRS and folder.type_vocab_size < 2:
+            raise UserError(
+                f"rows.packing={config.rows.packing}: encoder.init knows one segment; give full_sentences or document"
+            )
         positions = folder.max_position_embeddings
         if config.rows.length > positions:
             raise UserError(f"rows.length={config.rows.length}: encoder.init reads at most {positions} tokens")
@@ -71,6 +77,37 @@ def check(config: Config, run: Path) -> None:
         ):
             if old != new:
                 raise UserError(f"{key}={new}: the checkpoint at step {step} was saved with {old}; give {key}={old}")
+
+
+def check_packing(config: Config) -> None:
+    """Raise UserError where the encoder's family cannot read the rows that are asked for."""
+    family, packing = FAMILIES[config.encoder.family], config.rows.packing
+    can_not = None
+    if packing == "packed" and not family.packs:
+        can_not = "keep attention and positions inside each of several documents"
+    if packing in PAIRS and not family.segments:
+        can_not = "tell two segments apart"
+    if can_not:
+        raise UserError(
+            f"rows.packing={packing}: a {config.encoder.family} encoder cannot {can_not}; give full_sentences, document "
+            f"or line, or another encoder.family"
+        )
+
+
+def remarks(config: Config, store: Store) -> list[str]:
+    """What a user should know of a corpus that is small for its run."""
+    rows, pretrain, workers = store.train.num_rows, config.pretrain, config.scaling.workers
+    told = []
+    if rows < pretrain.global_batch:
+        told.append(
+            f"{rows} rows are fewer than pretrain.global_batch={pretrain.global_batch}: every step trains on all of "
+            f"them; filler rows of weight zero make up the rest"
+        )
+    if rows < workers:
+        told.append(f"{rows} rows are fewer than scaling.workers={workers}: some workers train on filler rows only")
+    if not store.held_out.num_rows:
+        told.append("no document is held out: nothing to evaluate on")
+    return told
 
 
 def summary_of(run: Path) -> dict[str, Any] | None:
@@ -91,11 +128,17 @@ def prepare_rows(config: Config, run: Path, update: Update) -> Store:
     store = prepare(config.corpus, config.tokenizer, config.rows, cache_of(config), update, run=config.name)
     facts = run / "corpus.json"
     fetch(facts)
-    old = Path(_read(facts)["store"]).name if facts.exists() else store.path.name
-    if old != store.path.name and checkpoint.newest(run)[1] is not None:
+    old = _read(facts) if facts.exists() else {"store": str(store.path), **store.manifest}
+    if Path(old["store"]).name != store.path.name and checkpoint.newest(run)[1] is not None:
+        before, now = (manifest["tokenizer"]["fingerprint"] for manifest in (old, store.manifest))
+        if config.tokenizer.path is not None and before != now:
+            raise UserError(
+                f"tokenizer.path={config.tokenizer.path}: run {run.name} was trained with tokenizer {before}, the folder "
+                f"now holds {now}; restore it, or give another name=NAME"
+            )
         raise UserError(
-            f"corpus.sources: run {run.name} was trained on rows {old}, the files now give {store.path.name}; "
-            f"restore the files, or give another name=NAME"
+            f"corpus.sources: run {run.name} was trained on rows {Path(old['store']).name}, the files now give "
+            f"{store.path.name}; restore the files, or give another name=NAME"
         )
     update(f"rows: {store.train.num_rows + store.held_out.num_rows:,} of {config.rows.length} tokens", 1.0)
     write_json(facts, {"store": str(store.path), **store.manifest})
@@ -122,11 +165,12 @@ def pretrain(
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     from orchestration.group import Collectives, WorkerGroup
-    from orchestration.stream import Pacer, Plan, Stream
+    from orchestration.stream import Pacer, Plan, Stream, order_of
     from orchestration.worker import Job, pretrain_worker
 
     for complaint in checkpoint.newest(run)[2]:
         logger.warning("checkpoint passed over: %s", complaint)
+    weights = tuple(source.weight for source in config.corpus.sources)
     plan = Plan(
         run=str(run),
         store=str(store.path),
@@ -136,6 +180,7 @@ def pretrain(
         evaluation_batch=config.pretrain.micro_batch,
         eval_every_steps=config.pretrain.eval_every_steps,
         masking=config.masking,
+        weights=weights,
     )
     start = f"{config.name}-{os.getpid()}-{os.urandom(3).hex()}"
     # Named, as two runs may share a namespace; on the driver's own node, for it must not end with another.
@@ -148,7 +193,7 @@ def pretrain(
         vocab_size=store.manifest["tokenizer"]["vocab_size"],
         pad_id=store.manifest["tokenizer"]["pad_id"],
         accumulation=step_plan(config).accumulation,
-        steps_per_epoch=-(-store.train.num_rows // config.pretrain.global_batch),
+        steps_per_epoch=order_of(store, weights, config.seed, config.pretrain.global_batch).steps_per_epoch,
         dump_batches=str(Path(dump_batches).absolute()) if dump_batches else None,
         fault=os.environ.get("CLOZE_FAULT"),
         pacer=pacer,

@@ -65,6 +65,8 @@ def pretrain(options: argparse.Namespace) -> int:
             _await_nodes(config, progress)
             with progress.stage("corpus") as update:
                 store = trainer.prepare_rows(config, run, update)
+            for remark in trainer.remarks(config, store):
+                progress.say(f"note: {remark}")
             with progress.stage("pretrain") as update:
                 summary = trainer.pretrain(config, run, store, options.dump_batches, update)
         print(_outcome(summary, run), file=terminal.out)
