@@ -59,7 +59,7 @@ def _halves(values: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _mixed(values: np.ndarray, key: np.uint64, bits: int) -> np.ndarray:
-    """`bits` bits that depend on all bits of value and key: the finaliser of SplitMix64 (Steele et al., OOPSLA 2014)."""
+    """`bits` bits that depend on all of value and key: SplitMix64's finaliser (Steele et al., OOPSLA 2014)."""
     mixed = values + key
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -214,8 +214,9 @@ def _parts(
         mine = rows.take(places)
         share = mlm_probability(plan.masking, np.zeros_like(step) if steps.evaluation else step, plan.steps)
         inputs, labels = mask_rows(
-            mine.input_ids, mine.word_starts, row_ids[places], visits[places], share, plan.seed, plan.masking, vocabulary
-        )
+            mine.input_ids, mine.word_starts, row_ids[places], visits[places], share, plan.seed, plan.masking,
+            vocabulary,
+        )  # fmt: skip
         yield Part(
             steps.evaluation, steps.first_step, steps.first_step + num_steps, rank, epoch, step, row_ids[places],
             mine.lengths, inputs, labels,

@@ -17,107 +17,23 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from data.batches import PAIRS
 from data.config import UserError
-from data.corpus import find_files
 from data.prepare import prepare
 from data.storage import fetch, fetch_once, publish, shown
 from data.store import Store
-from data.tokenizer import load_tokenizer
-from model.config import Encoder
-from model.encoder import FAMILIES, check_folder
 from orchestration import checkpoint, metrics
 from orchestration.cause import cause_of
 from orchestration.checkpoint import write_json
 from orchestration.cluster import free_cpus
-from orchestration.config import PRETRAIN_SECTIONS, Config
+from orchestration.config import Config
 from orchestration.plan import step_plan
 from orchestration.progress import Update
-from orchestration.run import cache_of, check_identity, check_storage
+from orchestration.run import cache_of
 
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.5
 WAIT_SECONDS = 30  # workers start in 10 to 20 s; after that the user is told what they may be waiting for
-
-
-def check(config: Config, run: Path) -> None:
-    """All that can be checked without Ray. Raises UserError."""
-    check_storage(config)
-    find_files(config.corpus)
-    check_identity(run, config, PRETRAIN_SECTIONS)
-    check_packing(config)
-    vocabulary = len(load_tokenizer(config.tokenizer.path)) if config.tokenizer.path is not None else None
-    if config.encoder.init is not None:
-        try:
-            folder = check_folder(config.encoder.init)
-        except ValueError as error:
-            raise UserError(f"encoder.init={config.encoder.init}: {error}") from None
-        for field, names in FAMILIES[folder.model_type].names.items():
-            given, there = getattr(config.encoder, field), getattr(folder, names[0])
-            if given not in (Encoder.model_fields[field].default, there):
-                raise UserError(f"encoder.{field}={given}: the folder in encoder.init has {there}; leave this key out")
-        if config.rows.packing in PAIRS and folder.type_vocab_size < 2:
-            raise UserError(
-                f"rows.packing={config.rows.packing}: encoder.init knows one segment; give full_sentences or document"
-            )
-        positions = folder.max_position_embeddings
-        if config.rows.length > positions:
-            raise UserError(f"rows.length={config.rows.length}: encoder.init reads at most {positions} tokens")
-        if folder.vocab_size != vocabulary:
-            raise UserError(
-                f"tokenizer.path={config.tokenizer.path}: it has {vocabulary} tokens, the encoder in encoder.init "
-                f"{folder.vocab_size}; give tokenizer.path={config.encoder.init}"
-            )
-    step, manifest, _ = checkpoint.newest(run)
-    if manifest is not None and summary_of(run) is None:
-        for key, old, new in (
-            ("scaling.workers", manifest["world_size"], config.scaling.workers),
-            ("zero.stage", manifest["zero_stage"], config.zero.stage),
-        ):
-            if old != new:
-                raise UserError(f"{key}={new}: the checkpoint at step {step} was saved with {old}; give {key}={old}")
-
-
-def check_packing(config: Config) -> None:
-    """Raise UserError where the encoder's family cannot read the rows that are asked for."""
-    family, packing = FAMILIES[config.encoder.family], config.rows.packing
-    can_not = None
-    if packing == "packed" and not family.packs:
-        can_not = "keep attention and positions inside each of several documents"
-    if packing in PAIRS and not family.segments:
-        can_not = "tell two segments apart"
-    if can_not:
-        raise UserError(
-            f"rows.packing={packing}: a {config.encoder.family} encoder cannot {can_not}; give full_sentences, document "
-            f"or line, or another encoder.family"
-        )
-
-
-def remarks(config: Config, store: Store) -> list[str]:
-    """What a user should know of a corpus that is small for its run."""
-    rows, pretrain, workers = store.train.num_rows, config.pretrain, config.scaling.workers
-    told = []
-    if rows < pretrain.global_batch:
-        told.append(
-            f"{rows} rows are fewer than pretrain.global_batch={pretrain.global_batch}: every step trains on all of "
-            f"them; filler rows of weight zero make up the rest"
-        )
-    if rows < workers:
-        told.append(f"{rows} rows are fewer than scaling.workers={workers}: some workers train on filler rows only")
-    if not store.held_out.num_rows:
-        told.append("no document is held out: nothing to evaluate on")
-    return told
-
-
-def summary_of(run: Path) -> dict[str, Any] | None:
-    """summary.json of a finished run; None where it, or the export, is not there whole: then the run goes on."""
-    try:
-        for path in (run / "summary.json", run / "export" / "config.json"):
-            fetch(path)
-        return _read(run / "summary.json") if (run / "export" / "config.json").exists() else None
-    except (OSError, ValueError):
-        return None
 
 
 def prepare_rows(config: Config, run: Path, update: Update) -> Store:
@@ -133,8 +49,8 @@ def prepare_rows(config: Config, run: Path, update: Update) -> Store:
         before, now = (manifest["tokenizer"]["fingerprint"] for manifest in (old, store.manifest))
         if config.tokenizer.path is not None and before != now:
             raise UserError(
-                f"tokenizer.path={config.tokenizer.path}: run {run.name} was trained with tokenizer {before}, the folder "
-                f"now holds {now}; restore it, or give another name=NAME"
+                f"tokenizer.path={config.tokenizer.path}: run {run.name} was trained with tokenizer {before}, the "
+                f"folder now holds {now}; restore it, or give another name=NAME"
             )
         raise UserError(
             f"corpus.sources: run {run.name} was trained on rows {Path(old['store']).name}, the files now give "

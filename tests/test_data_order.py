@@ -20,7 +20,8 @@ def steps(order: Order, first: int, last: int) -> list[tuple[np.ndarray, np.ndar
     found = {}
     for number in range(order.window_of(first), order.window_of(last - 1) + 1):
         window = order.window(number)
-        found.update({window.first_step + i: pair for i, pair in enumerate(zip(window.rows, window.visits))})
+        pairs = zip(window.rows, window.visits, strict=True)
+        found.update({window.first_step + i: pair for i, pair in enumerate(pairs)})
     return [found[step] for step in range(first, last)]
 
 
@@ -57,7 +58,7 @@ def test_weights_are_visits_per_epoch(shards, weights, global_batch):
         return
     visited = [0] * rows.sum()
     for ids, visits in steps(order, 0, 10 * order.steps_per_epoch):
-        for row, visit in zip(ids, visits):
+        for row, visit in zip(ids, visits, strict=True):
             visited[row] = max(visited[row], visit + 1)
     counts = np.zeros(rows.sum(), int)
     for ids, _ in steps(order, 0, 10 * order.steps_per_epoch):

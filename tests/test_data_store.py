@@ -3,12 +3,10 @@
 import gzip
 import json
 import os
-import pickle
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ import pytest
 import data.prepare
 from data.config import Corpus, Rows, Tokenizer, UserError
 from data.prepare import prepare
-from data.store import GROUP_ROWS, Shards, Store, fresh_folder, open_store, write_shard
+from data.store import Shards, Store, fresh_folder, open_store
 from data.tokenizer import load_tokenizer
 
 pytestmark = pytest.mark.usefixtures("ray_4_cpus")

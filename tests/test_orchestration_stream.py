@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import ray
+from made_store import made_store
 
 from data.batches import Part, decode
 from data.config import Masking
-from data.order import GROUP_ROWS, WINDOW_ROWS, Order
+from data.order import GROUP_ROWS, WINDOW_ROWS
 from data.store import Shards, Store, open_store
-from made_store import made_store
 from orchestration.stream import LOOKAHEAD_STEPS, Pacer, Plan, build, generate, order_of, parts_of
 
 STEPS = 90
