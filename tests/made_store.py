@@ -44,8 +44,15 @@ def made_store(
             source = sources[i] if sources and part == "train" else 0
             shards[part].append({"name": name, "rows": size, "bytes": num_bytes, "source": source})
             number += size
+    return made_manifest(folder, shards, length, packing)
+
+
+def made_manifest(
+    folder: Path, shards: dict[str, list[dict[str, Any]]], length: int, packing: str, vocab_size: int = 100
+) -> Store:
+    """Make shards that lie in `folder` a store."""
     (folder / "tokenizer").mkdir()
-    options = Rows(length=length, packing=packing).model_dump()
-    manifest = {"tokenizer": TOKENIZER, "rows": options, "shards": shards}
+    options = Rows(length=length, packing=packing).model_dump()  # pyright: ignore[reportArgumentType]
+    manifest = {"tokenizer": {**TOKENIZER, "vocab_size": vocab_size}, "rows": options, "shards": shards}
     (folder / MANIFEST).write_text(json.dumps(manifest))
     return Store(folder, manifest)
