@@ -38,7 +38,9 @@ def list_files(path: str) -> tuple[list[Found], bool]:
     if not separator:
         return _list_local(os.path.abspath(os.path.expanduser(path)))
     if scheme not in SCHEMES or not rest.partition("/")[0]:
-        raise UserError("neither a path nor a bucket's; give a file, folder or glob, s3://BUCKET/KEY or gs://BUCKET/KEY")
+        raise UserError(
+            "neither a path nor a bucket's; give a file, folder or glob, s3://BUCKET/KEY or gs://BUCKET/KEY"
+        )
     try:
         return _list_remote(path.rstrip("/"))
     except OSError as error:

@@ -44,6 +44,7 @@ def show(options: argparse.Namespace) -> int:
 def pretrain(options: argparse.Namespace) -> int:
     """Prepare rows and train; or only say what would be done."""
     config = load_config(options.recipe, options.overrides)
+    from data.tally import tell
     from orchestration import trainer
     from orchestration.checks import check, remarks
 
@@ -66,6 +67,7 @@ def pretrain(options: argparse.Namespace) -> int:
             _await_nodes(config, progress)
             with progress.stage("corpus") as update:
                 store = trainer.prepare_rows(config, run, update)
+            progress.say(tell(store.manifest))
             for remark in remarks(config, store):
                 progress.say(f"note: {remark}")
             with progress.stage("pretrain") as update:
@@ -113,6 +115,7 @@ def prepare(options: argparse.Namespace) -> int:
     """Prepare rows, without a run."""
     config = load_config(options.recipe, options.overrides)
     from data.prepare import prepare as prepare_rows
+    from data.tally import tell
     from orchestration.checks import check
 
     check(config, folder_of(config))
@@ -125,9 +128,7 @@ def prepare(options: argparse.Namespace) -> int:
             _await_nodes(config, progress)
             with progress.stage("corpus") as update:
                 store = prepare_rows(config.corpus, config.tokenizer, config.rows, cache, update, run=config.name)
-        facts = store.manifest
-        skipped = ", ".join(f"{number:,} {reason}" for reason, number in facts["documents_skipped"].items() if number)
-        print(f"{facts['documents_read']:,} documents read, skipped: {skipped or 'none'}", file=terminal.out)
+        print(tell(store.manifest), file=terminal.out)
         print(f"{store.train.num_rows:,} rows, {store.held_out.num_rows:,} held out", file=terminal.out)
         print(f"rows {_shown(store.path)}   log {_shown(terminal.log)}", file=terminal.out)
     return 0

@@ -178,7 +178,7 @@ def test_bad_jsonl_lines_are_told_apart_and_cost_nothing_else(tmp_path: Path):
     documents = read(tmp_path / "a.jsonl")
     assert texts(documents) == ["good", "", "", "also good"]
     assert reasons(documents) == [
-        ("broken_json", 2), ("missing_field", 4), ("not_text", 5), ("not_text", 6), ("broken_json", 9),
+        ("broken_json", 2), ("missing_field", 4), ("not_text", 5), ("not_text", 6), ("not_object", 9),
         ("encoding", 10), ("broken_json", 11),
     ]  # fmt: skip
 
@@ -194,7 +194,7 @@ def test_dotted_field_reaches_into_objects_and_structs(tmp_path: Path):
 def test_csv_fields_may_hold_newlines_quotes_and_commas(tmp_path: Path):
     (tmp_path / "a.csv").write_bytes(b'id,text\r\n1,"one, ""two""\r\nthree"\r\n2,plain\r\n\r\n3,too,many\r\n4,""\r\n')
     documents = read(tmp_path / "a.csv")
-    assert texts(documents) == ['one, "two"\r\nthree', "plain", ""]
+    assert texts(documents) == ['one, "two"\nthree', "plain", ""]
     assert reasons(documents) == [("broken_row", 6)]
 
 
