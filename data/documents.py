@@ -83,7 +83,8 @@ def _whole(file: SourceFile, line: int, text: str) -> str | Bad:
 
 def _undecoded(file: SourceFile, line: int, text: str) -> Bad:
     before = text.partition(MARK)[0] if MARK in text and file.format == "text" else ""
-    return Bad("encoding", file.path, line + before.count("\n"), f"not valid {file.encoding}")
+    detail = f"not valid {file.encoding}; give the source its encoding"
+    return Bad("encoding", file.path, line + before.count("\n"), detail)
 
 
 @dataclass

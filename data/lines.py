@@ -4,7 +4,8 @@ In: a path or URI and an encoding. Out: bytes, or lines of text; bytes that do n
 whoever wants a text asks `clean` for it. Compression is told by content, nothing else is guessed. What each character
 means to all readers:
 
-    byte order mark           dropped at the start of a file; one of UTF-16 in a file said to be UTF-8: unreadable
+    byte order mark           dropped at the start of a file; one of UTF-16 in a file said to be UTF-8, and none in one
+                              said to be UTF-16 (not -LE, -BE): unreadable
     \\n, \\r\\n, \\r          end a line, alike and mixed, also inside a JSON, CSV or Parquet text: all become \\n
     NUL                       removed from texts: it is filling, of C strings and of UTF-16 read as something else;
                               BERT's tokenizer drops it too, and so a text is one whatever the tokenizer
@@ -77,9 +78,11 @@ def read_lines(path: str, encoding: str, newline: str | None = None, longest: in
     Raises READ_ERRORS.
     """
     opened = open_bytes(path)
-    if codecs.lookup(encoding).name == "utf-8" and opened.peek(2)[:2] in UTF16_MARKS:  # type: ignore[attr-defined]
-        opened.close()
+    name, start = codecs.lookup(encoding).name, opened.peek(2)[:2]  # type: ignore[attr-defined]
+    if name == "utf-8" and start in UTF16_MARKS:
         raise UnicodeError("it begins with a byte order mark of UTF-16; give encoding: utf-16")
+    if name == "utf-16" and start and start not in UTF16_MARKS:
+        raise UnicodeError("it begins with no byte order mark; give encoding: utf-16-le or utf-16-be")
     with io.TextIOWrapper(opened, encoding=encoding, errors="mark", newline=newline) as lines:
         if first := lines.readline(longest).removeprefix("\ufeff"):
             yield first

@@ -45,6 +45,9 @@ def _is_lines(path: str, encoding: str) -> bool:
     name = path.lower().rpartition("/")[2]
     if any(f"{suffix}." in f"{name}." for suffix in (".jsonl", ".ndjson")):
         return True
+    pieces = (piece.strip(BLANK) for piece in read_lines(path, encoding, longest=1000))
+    if next(filter(None, pieces), "").startswith("["):  # maybe a whole array in one line, not to be read for this
+        return False
     lines = (line.strip(BLANK) for line in read_lines(path, encoding, longest=SNIFFED_CHARACTERS))
     for line in islice(filter(None, lines), SNIFFED_LINES):
         try:
@@ -53,8 +56,6 @@ def _is_lines(path: str, encoding: str) -> bool:
         except (ValueError, RecursionError):
             if line[-1] in "{[,:":  # an object that goes on in the next line
                 return False
-        if line[0] == "[":
-            return False
     return False
 
 
@@ -62,7 +63,7 @@ def _parse_line(path: str, number: int, line: str, fields: tuple[str, ...]) -> R
     if not line.strip(BLANK):
         return Bad("blank", path, number)
     try:
-        return _pick(path, number, DECODER.decode(line), fields)
+        return _pick(path, number, DECODER.decode(line.rstrip("\n")), fields)
     except (ValueError, RecursionError) as error:
         return _broken(path, number, line, error)
 

@@ -188,6 +188,9 @@ def list_bucket(uri: str, deep: bool = True) -> tuple[dict[str, Any], bool]:
     if info.type == fs.FileType.File:
         return {f"{scheme}://{key}": info}, True
     infos = filesystem.get_file_info(fs.FileSelector(key, recursive=deep, allow_not_found="/" in key))
+    bucket = key.partition("/")[0]
+    if not infos and filesystem.get_file_info(bucket).type == fs.FileType.NotFound:
+        raise FileNotFoundError(f"there is no bucket {bucket}")
     return {f"{scheme}://{info.path}": info for info in infos if info.type == fs.FileType.File}, False
 
 
