@@ -262,30 +262,3 @@ def test_damaged_parquet_is_unreadable_not_an_exception(tmp_path: Path):
 def test_small_neighbours_are_grouped_and_large_files_stand_alone():
     files = [SourceFile(str(i), "text", size_bytes=size) for i, size in enumerate([1, 2, 3, 0, 50, 4, 1])]
     assert [[file.size_bytes for file in group] for group in group_files(files, 6)] == [[1, 2, 3], [0], [50], [4, 1]]
-
-
-@pytest.mark.shared
-def test_broken_lines_of_a_real_file_are_exactly_those_it_is_known_for(shared: Path):
-    documents = read(shared / "bad_made_variants" / "broken.jsonl")
-    # 26 is blank, 56 null, 71 empty; labels and duplicate keys do not matter; 236 is NaN, which is no text.
-    assert {line for _, line in reasons(documents)} == {11, 41, 86, 101, 116, 131, 146, 191, 206, 236}
-    assert texts(documents).count("") == 2
-
-
-@pytest.mark.shared
-def test_csv_spectrum_gives_the_expected_fields(shared: Path):
-    for path in sorted((shared / "bad_csv_spectrum" / "csvs").glob("*.csv")):
-        if path.stem == "location_coordinates":
-            continue  # its published JSON belongs to another CSV
-        expected = json.loads((shared / "bad_csv_spectrum" / "json" / f"{path.stem}.json").read_text())
-        rows = expected if isinstance(expected, list) else [expected]
-        for field in rows[0]:
-            values = [row[field].strip().replace("\r\n", "\n") for row in rows]
-            assert [value.replace("\r\n", "\n") for value in texts(read(path, text_field=field))] == values, path
-
-
-@pytest.mark.shared
-def test_no_hostile_json_raises(shared: Path):
-    for path in sorted((shared / "bad_json_testsuite").glob("*.json")):
-        if path.stat().st_size:
-            list(read_documents(SourceFile(str(path), "jsonl", size_bytes=path.stat().st_size)))

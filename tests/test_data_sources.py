@@ -10,12 +10,14 @@ import pytest
 from test_data_store import document, found, name, run, write_corpus
 
 import data.documents
-from data.census import check
+from data.census import check, decide, take_census
+from data.chunks import read_chunks, read_kept, scan_chunk
 from data.config import Corpus, Rows, Source, Tokenizer, UserError
 from data.corpus import SourceFile, find_files, group_files
 from data.prepare import CHUNK_BYTES, LARGEST_CHUNK_BYTES, chunk_bytes_of, fingerprint, prepare
 from data.store import Store
-from data.tally import tell
+from data.tally import tally, tell
+from data.tokenizer import load_tokenizer
 
 pytestmark = pytest.mark.usefixtures("ray_4_cpus")
 OUTCOMES = ("kept", "empty", "duplicate", "quarantined")
@@ -74,8 +76,6 @@ def test_every_shard_is_of_one_source_and_each_source_is_counted(tmp_path: Path)
     ends = np.cumsum([0, *(fact["rows"] for fact in facts)])
     for source, numbers in enumerate((range(60), range(60, 100), range(100, 110))):
         ids = np.arange(ends[source], ends[source + 1])
-        from data.tokenizer import load_tokenizer
-
         text = " ".join(load_tokenizer(store.tokenizer_folder).batch_decode(store.train.read(ids).input_ids))
         inside = {number for number in range(110) if name(number) in text}
         assert inside and inside <= set(numbers)
@@ -190,10 +190,6 @@ def test_long_documents_are_copies_held_out_and_counted_as_one(
     (tmp_path / "a.txt").write_text("\n\n".join(lines))
     for pieces in (data.documents.PIECE_CHARACTERS, 300):
         monkeypatch.setattr(data.documents, "PIECE_CHARACTERS", pieces)
-        from data.census import decide, take_census
-        from data.chunks import read_chunks, read_kept, scan_chunk
-        from data.tally import tally
-
         corpus = Corpus(sources=[str(tmp_path / "a.txt")], deduplicate=deduplicate, held_out=0.4)  # type: ignore[arg-type]
         groups = group_files(find_files(corpus), 500)
         scans = [scan_chunk(chunk, 0.0, True) for chunk in read_chunks(0, groups[0], 500)]
@@ -244,8 +240,8 @@ def test_reasons_are_told_the_commonest_three_with_an_example_each(tmp_path: Pat
         }, [])  # fmt: skip
 
 
-def test_sources_in_a_bucket_are_prepared_as_those_on_disk(tmp_path: Path, s3: dict[str, str], cloze: Any):
-    """Through the command line: Ray's tasks read the bucket, in their own processes."""
+def test_files_of_a_bucket_are_read_in_tasks_that_know_its_address(tmp_path: Path, s3: dict[str, str]):
+    import ray
     from pyarrow import fs
 
     write_corpus(tmp_path / "corpus", 60)
@@ -254,9 +250,10 @@ def test_sources_in_a_bucket_are_prepared_as_those_on_disk(tmp_path: Path, s3: d
             patch.setenv(key, value)
         remote = fs.FileSystem.from_uri("s3://cloze-test")[0]
         fs.copy_files(str(tmp_path / "corpus"), "cloze-test/sources", destination_filesystem=remote)
-    words = ["tokenizer.vocab_size=120", "rows.length=32", "corpus.sources=s3://cloze-test/sources/*.txt"]
-    done = cloze("prepare", "name=x", *words, cwd=tmp_path, RAY_ADDRESS="local", **s3)
-    assert done.returncode == 0, done.stderr
-    assert "60 documents read: 60 kept, 0 empty, 0 duplicate, 0 quarantined" in done.stdout
-    done = cloze("prepare", "name=x", words[0], "corpus.sources=s3://no-such-bucket/x", cwd=tmp_path, RAY_ADDRESS="local", **s3)
-    assert done.returncode == 2 and "corpus.sources.0.path=s3://no-such-bucket/x: the bucket" in done.stderr
+        files = find_files(Corpus(sources=["s3://cloze-test/sources/*.txt"]))  # type: ignore[arg-type]
+
+    def read(files: list[SourceFile]) -> list[str]:
+        return [text for chunk in read_chunks(0, files, 1000) for text in chunk.documents]
+
+    texts = ray.get(ray.remote(num_cpus=0.5, runtime_env={"env_vars": s3})(read).remote(files))
+    assert sorted(texts) == sorted(document(number) for number in range(60))
