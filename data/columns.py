@@ -44,23 +44,34 @@ def read_arrow(path: str, fields: tuple[str, ...], encoding: str) -> Iterator[Re
     """Rows of an Arrow IPC stream or file. Raises UserError where a column is missing."""
     with open_bytes(path) as opened:
         is_file = opened.peek(6)[:6] == b"ARROW1"  # type: ignore[attr-defined]
-        reader = pa.ipc.open_file(open_anywhere(path)) if is_file else pa.ipc.open_stream(opened)
-        schema = reader.schema
+        schema = (pa.ipc.open_file(open_anywhere(path)) if is_file else pa.ipc.open_stream(opened)).schema
     _check(path, schema, fields)
     tops = {field if field in schema.names else field.split(".")[0] for field in fields}
     options = pa.ipc.IpcReadOptions(included_fields=sorted(schema.names.index(top) for top in tops))
     number = 1
+    for batch in _batches(path, options):
+        for start in range(0, batch.num_rows, BATCH_ROWS):
+            for values in _values(batch.slice(start, BATCH_ROWS), fields, encoding):
+                yield Record(number, values)
+                number += 1
+
+
+def count_rows(path: str, is_parquet: bool) -> int:
+    """Rows of a file. Raises READ_ERRORS, pyarrow's exceptions."""
+    if is_parquet:
+        return pq.read_metadata(open_anywhere(path)).num_rows
+    return sum(batch.num_rows for batch in _batches(path, pa.ipc.IpcReadOptions()))
+
+
+def _batches(path: str, options: Any) -> Iterator[Any]:
+    """Record batches of an Arrow stream or file."""
     with open_bytes(path) as opened:
-        if is_file:
-            reader = pa.ipc.open_file(open_anywhere(path), options=options)
-            batches = (reader.get_batch(i) for i in range(reader.num_record_batches))
-        else:
-            batches = iter(pa.ipc.open_stream(opened, options=options))
-        for batch in batches:
-            for start in range(0, batch.num_rows, BATCH_ROWS):
-                for values in _values(batch.slice(start, BATCH_ROWS), fields, encoding):
-                    yield Record(number, values)
-                    number += 1
+        if opened.peek(6)[:6] != b"ARROW1":  # type: ignore[attr-defined]
+            yield from pa.ipc.open_stream(opened, options=options)
+            return
+    reader = pa.ipc.open_file(open_anywhere(path), options=options)
+    for i in range(reader.num_record_batches):
+        yield reader.get_batch(i)
 
 
 def _check(path: str, schema: Any, fields: tuple[str, ...]) -> None:

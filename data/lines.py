@@ -55,7 +55,8 @@ def _unpacked(file: IO[bytes]) -> IO[bytes]:
     if magic.startswith(b"\x28\xb5\x2f\xfd"):
         import pyarrow as pa
 
-        return io.BufferedReader(pa.CompressedInputStream(file, "zstd"), 1 << 20)  # type: ignore[arg-type]
+        # 128 kB at once: where the archive is cut, what was unpacked of the last of these is lost too.
+        return io.BufferedReader(pa.CompressedInputStream(file, "zstd"), 1 << 17)  # type: ignore[arg-type]
     return file
 
 

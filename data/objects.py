@@ -30,14 +30,17 @@ DECODER = json.JSONDecoder(parse_constant=_refuse)
 def read_objects(path: str, fields: tuple[str, ...], encoding: str) -> Iterator[Record | Bad]:
     """Records of a JSON file. Of an array or of objects over several lines `line` is the record's number.
 
-    A line that is broken costs that line; an array that is broken costs all that follows, as one Bad "unreadable".
+    A string in place of an array's record is its one field. A line that is broken costs that line; an array that is broken costs all that follows, as one Bad "unreadable".
     """
     if _is_lines(path, encoding):
         for number, line in enumerate(read_lines(path, encoding), 1):
             yield _parse_line(path, number, line, fields)
         return
     for number, value in enumerate(_read_values(path, encoding), 1):
-        yield value._replace(line=number) if isinstance(value, Bad) else _pick(path, number, value, fields)
+        if isinstance(value, str) and len(fields) == 1:  # a plain list of texts
+            yield Record(number, (value,))
+        else:
+            yield value._replace(line=number) if isinstance(value, Bad) else _pick(path, number, value, fields)
 
 
 def _is_lines(path: str, encoding: str) -> bool:
@@ -75,9 +78,7 @@ def _broken(path: str, number: int, text: str, error: Exception) -> Bad:
 
 
 def _pick(path: str, number: int, record: Any, fields: tuple[str, ...]) -> Record | Bad:
-    """The fields of a record; a string that stands in place of a record is its one field."""
-    if isinstance(record, str) and len(fields) == 1:
-        return Record(number, (record,))
+    """The fields of a record."""
     if not isinstance(record, dict):
         return Bad("not_object", path, number, f"{type(record).__name__}, not an object")
     try:

@@ -52,7 +52,9 @@ def test_one_object_is_one_record(tmp_path: Path):
         assert values(tmp_path / "a.json") == ["document 7"]
 
 
-def test_strings_in_place_of_records_are_texts(tmp_path: Path):
+def test_strings_in_place_of_an_arrays_records_are_texts(tmp_path: Path):
+    (tmp_path / "a.jsonl").write_text('"one"\n{"text": "two"}\n')
+    assert [record[0] for record in read(tmp_path / "a.jsonl")] == ["not_object", 2]
     (tmp_path / "a.json").write_text('["one", {"text": "two"}, 3, "four"]')
     assert [record[1] for record in read(tmp_path / "a.json")] == [
         ("one",),
