@@ -226,7 +226,7 @@ def test_tokenizer_from_a_folder_is_used_as_it_is(tmp_path: Path):
 
 
 def test_killed_preparation_leaves_no_store_and_the_next_one_starts_clean(tmp_path: Path, ray_4_cpus: str):
-    corpus, cache = write_corpus(tmp_path / "corpus", 3000), tmp_path / "cache"
+    corpus, cache = write_corpus(tmp_path / "corpus", 1200), tmp_path / "cache"
     script = (
         "import ray, sys, pathlib; ray.init(log_to_driver=False, logging_level='ERROR');"
         "sys.path.insert(0, sys.argv[1]); import test_data_store as t;"
@@ -247,7 +247,7 @@ def test_killed_preparation_leaves_no_store_and_the_next_one_starts_clean(tmp_pa
         open_store(part)
     store = run(corpus, cache, chunk_bytes=2000)
     assert list(cache.iterdir()) == [store.path]
-    assert store.manifest["documents_kept"] == 3000
+    assert store.manifest["documents_kept"] == 1200
 
 
 def test_fresh_folder_is_whole_or_absent(tmp_path: Path):
