@@ -1,6 +1,7 @@
 # make install   .venv/ with exact versions (constraints.txt); a second time it does nothing
 # make demo      pretrain on the embedded corpus, then sweep heads: about 6 minutes on 2 CPU cores
-# make test      every test, on a Ray of its own
+# make test      every test but the slow ones, on a Ray of its own: about 22 minutes
+# make soak      the slow ones; ARGS="--slice 0/4" for a quarter of them
 # make check     lint and types
 # make clean     remove .venv/ and tool caches; runs/ is yours and stays
 #
@@ -18,7 +19,7 @@ VENV := .venv/bin/python
 PIP := DS_BUILD_OPS=0 PYTHONWARNINGS=ignore PIP_DISABLE_PIP_VERSION_CHECK=1 $(VENV) -m pip install --quiet --constraint constraints.txt \
 	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
-.PHONY: install demo test check clean
+.PHONY: install demo test soak check clean
 
 install: .venv/installed
 
@@ -37,7 +38,10 @@ install: .venv/installed
 	@touch $@
 	@echo "Installed. Next: make demo, make test, or .venv/bin/cloze --help"
 
-.venv/installed-check: .venv/installed
+.venv/installed-soak: install
+	$(VENV) -m pytest -m soak $(ARGS)
+
+check: .venv/installed
 	@$(PIP) ruff basedpyright
 	@touch $@
 
@@ -47,6 +51,9 @@ demo: install
 
 test: install
 	$(VENV) -m pytest $(ARGS)
+
+soak: install
+	$(VENV) -m pytest -m soak $(ARGS)
 
 check: .venv/installed-check
 	$(VENV) -m ruff check .

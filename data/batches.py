@@ -7,6 +7,12 @@ A micro-batch is a dict of arrays, B rows x T tokens (T: the longest row of the 
     input_ids        (B, T) int64   what the model sees; [PAD] behind the row's end
     attention_mask   (B, T) int64   1 on tokens, 0 on padding
     labels           (B, T) int64   token to guess, -100 where there is none
+of sentence pairs also
+    token_type_ids   (B, T) int64   0 on segment A and padding, 1 on segment B
+    pair_labels      (B,)   int64   1 where B follows A (or the two stand in order), 0 where not, -100 on filler rows
+and of packed documents also
+    document_ids     (B, T) int64   number of the document within the row, -1 on padding: attention stays inside each
+    position_ids     (B, T) int64   position within the document
 """
 
 from collections.abc import Iterator
@@ -16,6 +22,10 @@ import numpy as np
 import pyarrow as pa
 
 from data.masking import IGNORED
+
+WIDE = ("input_ids", "labels", "segments")  # (n, L) columns of a Part
+NARROW = ("step", "row_ids", "lengths", "pair_labels")  # (n,)
+PAIRS = ("next_sentence", "sentence_order")  # packings whose segments are those of a pair
 
 
 @dataclass(frozen=True)
@@ -38,14 +48,18 @@ class Part:
     """(n, L) int32"""
     labels: np.ndarray
     """(n, L) int32"""
+    segments: np.ndarray | None = None
+    """(n, L) int16: document or segment of each token; None where the model is not to know."""
+    pair_labels: np.ndarray | None = None
+    """(n,) int8, of pairs only."""
 
 
 def encode(part: Part) -> bytes:
     """One Part as bytes (Arrow IPC)."""
     scalars = {f.name: str(int(getattr(part, f.name))) for f in fields(part) if f.type in (bool, int)}
-    flat = {"input_ids": part.input_ids, "labels": part.labels}
-    columns = {name: pa.FixedSizeListArray.from_arrays(a.reshape(-1), a.shape[1]) for name, a in flat.items()}
-    columns |= {name: pa.array(getattr(part, name)) for name in ("step", "row_ids", "lengths")}
+    wide = {name: getattr(part, name) for name in WIDE if getattr(part, name) is not None}
+    columns = {name: pa.FixedSizeListArray.from_arrays(a.reshape(-1), a.shape[1]) for name, a in wide.items()}
+    columns |= {name: pa.array(getattr(part, name)) for name in NARROW if getattr(part, name) is not None}
     batch = pa.RecordBatch.from_pydict(columns)
     batch = batch.replace_schema_metadata({**scalars, "width": str(part.input_ids.shape[1])})
     sink = pa.BufferOutputStream()
@@ -60,7 +74,7 @@ def decode(payload: bytes) -> Part:
     metadata = {key.decode(): int(value) for key, value in (batch.schema.metadata or {}).items()}
     width = metadata.pop("width")
     arrays = {name: batch.column(name) for name in batch.schema.names}
-    wide = {n: arrays.pop(n).flatten().to_numpy().reshape(-1, width) for n in ("input_ids", "labels")}
+    wide = {name: arrays.pop(name).flatten().to_numpy().reshape(-1, width) for name in WIDE if name in arrays}
     return Part(
         **{**metadata, "evaluation": bool(metadata["evaluation"])},
         **{name: array.to_numpy() for name, array in arrays.items()},
@@ -95,5 +109,26 @@ def micro_batches(
         labels = np.full((micro_batch, width), IGNORED, dtype=np.int64)
         labels[: len(chosen)] = part.labels[chosen, :width]
         attention_mask = (np.arange(width) < lengths[:, None]).astype(np.int64)
-        batches.append({"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels})
+        batch = {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}
+        if part.segments is not None:
+            segments = np.zeros((micro_batch, width), dtype=np.int64)
+            segments[: len(chosen)] = part.segments[chosen, :width]
+            batch |= _pairs(part, chosen, segments) if part.pair_labels is not None else _documents(segments, lengths)
+        batches.append(batch)
     return batches
+
+
+def _pairs(part: Part, chosen: np.ndarray, segments: np.ndarray) -> dict[str, np.ndarray]:
+    """What the model is told of sentence pairs."""
+    assert part.pair_labels is not None
+    pair_labels = np.full(len(segments), IGNORED, dtype=np.int64)
+    pair_labels[: len(chosen)] = part.pair_labels[chosen]
+    return {"token_type_ids": segments, "pair_labels": pair_labels}
+
+
+def _documents(segments: np.ndarray, lengths: np.ndarray) -> dict[str, np.ndarray]:
+    """What the model is told of packed documents."""
+    places = np.arange(segments.shape[1])
+    document_ids = np.where(places < lengths[:, None], segments, -1)
+    begins = np.diff(document_ids, axis=1, prepend=-2) != 0
+    return {"document_ids": document_ids, "position_ids": places - np.maximum.accumulate(begins * places, axis=1)}

@@ -13,7 +13,7 @@ import shutil
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from data.config import UserError
+from data.order import GROUP_ROWS
 from data.rows import Row
-from data.storage import fetch, is_remote, publish, shown, source
+from data.storage import fetch, is_remote, publish, shown, sizes, source
 
-GROUP_ROWS = 256  # rows of a Parquet row group: about 100 kB at 128 tokens, the least that is read at once
 MANIFEST = "manifest.json"
 _SCHEMA = pa.schema(
     [
@@ -52,6 +52,10 @@ class TokenRows:
     """(n,) int8"""
     lengths: np.ndarray
     """(n,) int32: tokens of each row that are not padding."""
+
+    def take(self, places: np.ndarray) -> "TokenRows":
+        """Some of the rows, in the order of `places`."""
+        return TokenRows(*(getattr(self, field.name)[places] for field in fields(self)))
 
 
 @dataclass(frozen=True)
@@ -100,11 +104,11 @@ class Shards:
         """One row group."""
         path = self.folder / self.names[shard]
         try:
-            with pq.ParquetFile(source(path), metadata=_footer(path)) as file:
+            with pq.ParquetFile(source(path), metadata=_footer(path), page_checksum_verification=True) as file:
                 return file.read_row_group(group)
         except (OSError, pa.ArrowException) as error:
-            why = " ".join(str(error).split())[:200]
-            raise OSError(f"{shown(path)}: row group {group} cannot be read ({why}); prepare the corpus again") from None
+            why = f"row group {group} cannot be read ({' '.join(str(error).split())[:200]})"
+            raise OSError(f"{shown(path)}: {why}; remove its store and run again") from None
 
 
 def _runs(shards: np.ndarray, groups: np.ndarray, order: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:
@@ -200,6 +204,19 @@ def open_store(path: str | Path) -> Store:
     return store
 
 
+def check_shards(store: Store) -> None:
+    """Raise UserError, naming it, where a shard is not there or has another size than when it was written."""
+    for part in ("train", "held_out"):
+        there = sizes(store.path / part)
+        for shard in store.manifest["shards"][part]:
+            if (found := there.get(shard["name"])) != shard["bytes"]:
+                what = "is missing" if found is None else f"has {found:,} bytes instead of {shard['bytes']:,}"
+                raise UserError(
+                    f"{shown(store.path / part / shard['name'])} {what}; remove {shown(store.path)} and run again: "
+                    f"the same rows are prepared anew"
+                )
+
+
 def write_shard(path: Path, rows: list[Row]) -> int:
     """Write rows as one shard, whole or not at all: a task that is retried replaces what it left. Returns its bytes."""
     columns = [
@@ -210,7 +227,8 @@ def write_shard(path: Path, rows: list[Row]) -> int:
     ]
     path.parent.mkdir(parents=True, exist_ok=True)  # of a mirror: the driver made that of its own node
     part = path.with_name(path.name + ".part")
-    pq.write_table(pa.table(columns, schema=_SCHEMA), part, row_group_size=GROUP_ROWS, compression="zstd")
+    table = pa.table(columns, schema=_SCHEMA)
+    pq.write_table(table, part, row_group_size=GROUP_ROWS, compression="zstd", write_page_checksum=True)
     num_bytes = part.stat().st_size
     part.replace(path)
     publish(path, keep=False)

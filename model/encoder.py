@@ -25,11 +25,18 @@ class Family:
     model_type: str
     names: dict[str, tuple[str, ...]]
     """Encoder field -> names in the family's config class."""
+    segments: bool
+    """Whether it tells two segments of a row apart (token_type_ids)."""
+    packs: bool
+    """Whether several documents may share a row, with attention and positions of their own: its attention takes a
+    mask (B, 1, T, T) and its positions can be given."""
 
 
 FAMILIES = {
     "bert": Family(
         model_type="bert",
+        segments=True,
+        packs=True,
         names={
             "hidden_size": ("hidden_size",),
             "num_hidden_layers": ("num_hidden_layers",),

@@ -6,7 +6,6 @@ the loop's business, which alone knows the whole step. Knows torch and transform
 Shapes: B rows, T tokens, N targets of the batch, D width, V vocabulary.
 """
 
-
 from torch import Tensor, nn
 from torch.nn import functional
 from transformers import PreTrainedModel
@@ -33,10 +32,8 @@ class MaskedLM(nn.Module):
         return {"mlm": int((batch["labels"] != IGNORED).sum())}
 
     def forward(self, batch: Batch) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """input_ids, attention_mask, labels (B, T) -> cross-entropy sum; "correct" guesses, "tokens" read."""
-        encoded = self.model.base_model(
-            input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]
-        ).last_hidden_state  # (B, T, D)
+        """Batch (see data/batches.py) -> cross-entropy sum; "correct" guesses, "tokens" read."""
+        encoded = self.model.base_model(**encoder_inputs(batch)).last_hidden_state  # (B, T, D)
         target = batch["labels"] != IGNORED
         logits = self.head(encoded[target])  # (N, V)
         labels = batch["labels"][target]
@@ -48,6 +45,19 @@ class MaskedLM(nn.Module):
     def head(self, hidden: Tensor) -> Tensor:
         """(N, D) -> (N, V): the family's own masked-LM head."""
         return self.model.get_submodule("cls")(hidden)
+
+
+def encoder_inputs(batch: Batch) -> Batch:
+    """What of a batch an encoder takes: input_ids, attention_mask and, where they are there, segments and positions.
+
+    Packed documents (document_ids) attend to themselves only: a block-diagonal mask (B, 1, T, T), True where attended.
+    Padding is a document of its own, so that no row of the mask is empty, which would be NaN in the softmax.
+    """
+    inputs = {name: batch[name] for name in ("input_ids", "token_type_ids", "position_ids") if name in batch}
+    if "document_ids" not in batch:
+        return {**inputs, "attention_mask": batch["attention_mask"]}
+    documents = batch["document_ids"]  # (B, T)
+    return {**inputs, "attention_mask": (documents[:, :, None] == documents[:, None, :])[:, None]}
 
 
 def build_objective(objective: Objective, model: PreTrainedModel) -> MaskedLM:

@@ -96,6 +96,18 @@ def check_identity(run: Path, config: Config, sections: tuple[str, ...]) -> None
         raise UserError("\n".join(lines))
 
 
+def summary_of(run: Path) -> dict[str, Any] | None:
+    """summary.json of a finished run; None where it, or the export, is not there whole: then the run goes on."""
+    try:
+        for path in (run / "summary.json", run / "export" / "config.json"):
+            fetch(path)
+        if not (run / "export" / "config.json").exists():
+            return None
+        return json.loads((run / "summary.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
 def is_held(run: Path) -> bool:
     """Whether a driver that lives holds the run's folder."""
     fetch(run / "lease.json", delete=False)

@@ -25,16 +25,16 @@ import numpy as np
 import ray
 from ray.train import DataConfig
 
-from data.batches import Part, encode
+from data.batches import PAIRS, Part, encode
 from data.config import Masking
-from data.masking import Vocabulary, mask_rows
+from data.masking import Vocabulary, mask_rows, mlm_probability
 from data.order import Order, rank_rows
-from data.store import Shards, Store, open_store
+from data.store import Store, TokenRows, open_store
 from orchestration import checkpoint
 
 SEGMENT_STEPS = 16
 LOOKAHEAD_STEPS = 3 * SEGMENT_STEPS  # at least one segment, else generation and training wait for each other
-EVALUATION_EPOCH = 2**32 - 1  # key of the masks of held-out rows: fixed, and no epoch of training
+EVALUATION_VISIT = 2**32 - 1  # key of the masks of held-out rows: fixed, and no visit of training
 EVALUATION_ROWS = 4096  # held-out rows of one part
 
 
@@ -51,6 +51,8 @@ class Plan:
     """Held-out rows that one rank evaluates at once."""
     eval_every_steps: int | None
     masking: Masking
+    weights: tuple[float, ...]
+    """Visits of each source's rows per epoch."""
 
     def evaluates_before(self, step: int) -> bool:
         """Whether held-out rows are evaluated before `step` is trained."""
@@ -131,9 +133,15 @@ class Pacer:
 
 
 @lru_cache(maxsize=2)
-def _open(path: str) -> Store:
-    """The store, opened once per process."""
-    return open_store(Path(path))
+def _open(plan: Plan) -> tuple[Store, Order]:
+    """The store and its order, opened once per process."""
+    store = open_store(Path(plan.store))
+    return store, order_of(store, plan.weights, plan.seed, plan.global_batch)
+
+
+def order_of(store: Store, weights: tuple[float, ...], seed: int, global_batch: int) -> Order:
+    """The order of a store's training rows."""
+    return Order(store.train.shard_rows, store.train.shard_sources, weights, seed, global_batch)
 
 
 def generate(
@@ -143,8 +151,7 @@ def generate(
 
     The window behind the last one stands for the evaluation after the last step.
     """
-    store = _open(plan.store)
-    order = Order(store.train.group_rows, plan.seed, plan.global_batch)
+    store, order = _open(plan)
     number = first_window + int(batch["id"][0])
     if number > order.window_of(plan.steps - 1):
         if ray.get(pacer.wait.remote(stream, plan.steps)):
@@ -154,41 +161,68 @@ def generate(
     first, last = max(start, window.first_step), min(plan.steps, window.first_step + len(window.rows))
     # Cut where a segment is full and where held-out rows come in between.
     cuts = [s for s in range(first, last) if (s - first) % SEGMENT_STEPS == 0 or plan.evaluates_before(s)]
+    here = slice(first - window.first_step, last - window.first_step)
+    row_ids, visits = np.concatenate(window.rows[here]), np.concatenate(window.visits[here])
+    ends = np.cumsum([0, *map(len, window.rows[here])])
+    rows: TokenRows | None = None
     for begin, end in zip(cuts, [*cuts[1:], last], strict=True):
         if not ray.get(pacer.wait.remote(stream, begin)):
             return
         if plan.evaluates_before(begin):
             yield from _blocks(_evaluation_parts(store, plan, begin, world_size))
-        rows = window.rows[begin - window.first_step : end - window.first_step]
-        yield from _blocks(_parts(store.train, plan, store, rows, begin, window.epoch, world_size, evaluation=False))
+        if rows is None:  # only now: a window is not read before its turn
+            rows = store.train.read(row_ids)
+        steps = Steps(begin, ends[begin - first : end - first + 1], evaluation=False)
+        yield from _blocks(_parts(rows, row_ids, visits, steps, window.epoch, plan, store, world_size))
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Consecutive steps, or batches of an evaluation that play their part."""
+
+    first_step: int
+    ends: np.ndarray
+    """(steps + 1,): where the rows of each step begin, and where the last one's end."""
+    evaluation: bool
 
 
 def _evaluation_parts(store: Store, plan: Plan, step: int, world_size: int) -> Iterator[Part]:
-    """All held-out rows, dealt to the ranks in batches that play the part of steps."""
+    """All held-out rows, dealt to the ranks in batches."""
     batch = plan.evaluation_batch * world_size
-    ids = np.arange(store.held_out.num_rows, dtype=np.int64)
-    batches_per_part = max(1, EVALUATION_ROWS // batch)
-    batches = [ids[i : i + batch] for i in range(0, len(ids), batch)]
-    for i in range(0, len(batches), batches_per_part):
-        rows = batches[i : i + batches_per_part]
-        yield from _parts(store.held_out, plan, store, rows, step, EVALUATION_EPOCH, world_size, evaluation=True)
+    num_rows = store.held_out.num_rows
+    rows_per_part = max(1, EVALUATION_ROWS // batch) * batch
+    for begin in range(0, num_rows, rows_per_part):
+        row_ids = np.arange(begin, min(begin + rows_per_part, num_rows))
+        ends = np.append(np.arange(0, len(row_ids), batch), len(row_ids))
+        visits = np.full(len(row_ids), EVALUATION_VISIT)
+        rows = store.held_out.read(row_ids)
+        yield from _parts(rows, row_ids, visits, Steps(step, ends, True), EVALUATION_VISIT, plan, store, world_size)
 
 
 def _parts(
-    shards: Shards, plan: Plan, store: Store, rows: Any, first_step: int, epoch: int, world_size: int, evaluation: bool
-) -> Iterator[Part]:
+    rows: TokenRows, row_ids: np.ndarray, visits: np.ndarray, steps: Steps, epoch: int, plan: Plan, store: Store,
+    world_size: int,
+) -> Iterator[Part]:  # fmt: skip
     """Mask the rows of consecutive steps and deal them: one part per rank."""
-    tokenizer = store.manifest["tokenizer"]
+    tokenizer, packing = store.manifest["tokenizer"], store.manifest["rows"]["packing"]
     vocabulary = Vocabulary(tokenizer["vocab_size"], tokenizer["mask_id"], tuple(tokenizer["special_ids"]))
+    num_steps = len(steps.ends) - 1
     for rank in range(world_size):
-        of_rank = [rank_rows(step_rows, rank, world_size) for step_rows in rows]
-        row_ids = np.concatenate(of_rank)
-        input_ids, lengths = shards.rows(row_ids)
-        inputs, labels = mask_rows(input_ids, row_ids, epoch, plan.seed, plan.masking, vocabulary)
-        steps = np.repeat(np.arange(first_step, first_step + len(rows)), [len(r) for r in of_rank])
+        of_steps = [rank_rows(np.arange(*steps.ends[i : i + 2]), rank, world_size) for i in range(num_steps)]
+        places = np.concatenate(of_steps)
+        step = np.repeat(np.arange(steps.first_step, steps.first_step + num_steps), [len(of) for of in of_steps])
+        mine = rows.take(places)
+        share = mlm_probability(plan.masking, np.zeros_like(step) if steps.evaluation else step, plan.steps)
+        inputs, labels = mask_rows(
+            mine.input_ids, mine.word_starts, row_ids[places], visits[places], share, plan.seed, plan.masking,
+            vocabulary,
+        )  # fmt: skip
         yield Part(
-            evaluation, first_step, first_step + len(rows), rank, epoch, steps, row_ids, lengths, inputs, labels
-        )
+            steps.evaluation, steps.first_step, steps.first_step + num_steps, rank, epoch, step, row_ids[places],
+            mine.lengths, inputs, labels,
+            segments=mine.segments if packing in (*PAIRS, "packed") else None,
+            pair_labels=mine.labels if packing in PAIRS else None,
+        )  # fmt: skip
 
 
 def _blocks(parts: Iterator[Part]) -> Iterator[dict[str, list[bytes]]]:
@@ -219,7 +253,7 @@ class Stream(DataConfig):
 
 def build(plan: Plan, start: int, world_size: int, pacer: Any, stream: int) -> list[Any]:
     """The stream from `start` on, one DataIterator per rank."""
-    order = Order(open_store(Path(plan.store)).train.group_rows, plan.seed, plan.global_batch)
+    order = _open(plan)[1]
     end_window = order.window_of(plan.steps - 1) + 1
     first_window = order.window_of(start) if start < plan.steps else end_window
     windows = end_window - first_window + 1

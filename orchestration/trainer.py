@@ -18,69 +18,22 @@ from pathlib import Path
 from typing import Any
 
 from data.config import UserError
-from data.corpus import find_files
 from data.prepare import prepare
 from data.storage import fetch, fetch_once, publish, shown
 from data.store import Store
-from data.tokenizer import load_tokenizer
-from model.config import Encoder
-from model.encoder import FAMILIES, check_folder
 from orchestration import checkpoint, metrics
 from orchestration.cause import cause_of
 from orchestration.checkpoint import write_json
 from orchestration.cluster import free_cpus
-from orchestration.config import PRETRAIN_SECTIONS, Config
+from orchestration.config import Config
 from orchestration.plan import step_plan
 from orchestration.progress import Update
-from orchestration.run import cache_of, check_identity, check_storage
+from orchestration.run import cache_of
 
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.5
 WAIT_SECONDS = 30  # workers start in 10 to 20 s; after that the user is told what they may be waiting for
-
-
-def check(config: Config, run: Path) -> None:
-    """All that can be checked without Ray. Raises UserError."""
-    check_storage(config)
-    find_files(config.corpus)
-    check_identity(run, config, PRETRAIN_SECTIONS)
-    vocabulary = len(load_tokenizer(config.tokenizer.path)) if config.tokenizer.path is not None else None
-    if config.encoder.init is not None:
-        try:
-            folder = check_folder(config.encoder.init)
-        except ValueError as error:
-            raise UserError(f"encoder.init={config.encoder.init}: {error}") from None
-        for field, names in FAMILIES[folder.model_type].names.items():
-            given, there = getattr(config.encoder, field), getattr(folder, names[0])
-            if given not in (Encoder.model_fields[field].default, there):
-                raise UserError(f"encoder.{field}={given}: the folder in encoder.init has {there}; leave this key out")
-        positions = folder.max_position_embeddings
-        if config.rows.length > positions:
-            raise UserError(f"rows.length={config.rows.length}: encoder.init reads at most {positions} tokens")
-        if folder.vocab_size != vocabulary:
-            raise UserError(
-                f"tokenizer.path={config.tokenizer.path}: it has {vocabulary} tokens, the encoder in encoder.init "
-                f"{folder.vocab_size}; give tokenizer.path={config.encoder.init}"
-            )
-    step, manifest, _ = checkpoint.newest(run)
-    if manifest is not None and summary_of(run) is None:
-        for key, old, new in (
-            ("scaling.workers", manifest["world_size"], config.scaling.workers),
-            ("zero.stage", manifest["zero_stage"], config.zero.stage),
-        ):
-            if old != new:
-                raise UserError(f"{key}={new}: the checkpoint at step {step} was saved with {old}; give {key}={old}")
-
-
-def summary_of(run: Path) -> dict[str, Any] | None:
-    """summary.json of a finished run; None where it, or the export, is not there whole: then the run goes on."""
-    try:
-        for path in (run / "summary.json", run / "export" / "config.json"):
-            fetch(path)
-        return _read(run / "summary.json") if (run / "export" / "config.json").exists() else None
-    except (OSError, ValueError):
-        return None
 
 
 def prepare_rows(config: Config, run: Path, update: Update) -> Store:
@@ -91,11 +44,17 @@ def prepare_rows(config: Config, run: Path, update: Update) -> Store:
     store = prepare(config.corpus, config.tokenizer, config.rows, cache_of(config), update, run=config.name)
     facts = run / "corpus.json"
     fetch(facts)
-    old = Path(_read(facts)["store"]).name if facts.exists() else store.path.name
-    if old != store.path.name and checkpoint.newest(run)[1] is not None:
+    old = _read(facts) if facts.exists() else {"store": str(store.path), **store.manifest}
+    if Path(old["store"]).name != store.path.name and checkpoint.newest(run)[1] is not None:
+        before, now = (manifest["tokenizer"]["fingerprint"] for manifest in (old, store.manifest))
+        if config.tokenizer.path is not None and before != now:
+            raise UserError(
+                f"tokenizer.path={config.tokenizer.path}: run {run.name} was trained with tokenizer {before}, the "
+                f"folder now holds {now}; restore it, or give another name=NAME"
+            )
         raise UserError(
-            f"corpus.sources: run {run.name} was trained on rows {old}, the files now give {store.path.name}; "
-            f"restore the files, or give another name=NAME"
+            f"corpus.sources: run {run.name} was trained on rows {Path(old['store']).name}, the files now give "
+            f"{store.path.name}; restore the files, or give another name=NAME"
         )
     update(f"rows: {store.train.num_rows + store.held_out.num_rows:,} of {config.rows.length} tokens", 1.0)
     write_json(facts, {"store": str(store.path), **store.manifest})
@@ -122,11 +81,12 @@ def pretrain(
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     from orchestration.group import Collectives, WorkerGroup
-    from orchestration.stream import Pacer, Plan, Stream
+    from orchestration.stream import Pacer, Plan, Stream, order_of
     from orchestration.worker import Job, pretrain_worker
 
     for complaint in checkpoint.newest(run)[2]:
         logger.warning("checkpoint passed over: %s", complaint)
+    weights = tuple(source.weight for source in config.corpus.sources)
     plan = Plan(
         run=str(run),
         store=str(store.path),
@@ -136,6 +96,7 @@ def pretrain(
         evaluation_batch=config.pretrain.micro_batch,
         eval_every_steps=config.pretrain.eval_every_steps,
         masking=config.masking,
+        weights=weights,
     )
     start = f"{config.name}-{os.getpid()}-{os.urandom(3).hex()}"
     # Named, as two runs may share a namespace; on the driver's own node, for it must not end with another.
@@ -148,7 +109,7 @@ def pretrain(
         vocab_size=store.manifest["tokenizer"]["vocab_size"],
         pad_id=store.manifest["tokenizer"]["pad_id"],
         accumulation=step_plan(config).accumulation,
-        steps_per_epoch=-(-store.train.num_rows // config.pretrain.global_batch),
+        steps_per_epoch=order_of(store, weights, config.seed, config.pretrain.global_batch).steps_per_epoch,
         dump_batches=str(Path(dump_batches).absolute()) if dump_batches else None,
         fault=os.environ.get("CLOZE_FAULT"),
         pacer=pacer,

@@ -28,7 +28,7 @@ from orchestration.doctor import check_nodes
 from orchestration.progress import Progress, log_path, run_log
 from orchestration.pulse import beating
 from orchestration.recipe import load_config
-from orchestration.run import cache_of, check_identity, check_storage, fetch_run, folder_of, held
+from orchestration.run import cache_of, check_identity, check_storage, fetch_run, folder_of, held, summary_of
 
 QUIET_SECONDS = 8  # a cluster that has CPUs free answers sooner, even where its first process must start
 
@@ -45,10 +45,11 @@ def pretrain(options: argparse.Namespace) -> int:
     """Prepare rows and train; or only say what would be done."""
     config = load_config(options.recipe, options.overrides)
     from orchestration import trainer
+    from orchestration.checks import check, remarks
 
     run = folder_of(config)
-    trainer.check(config, run)
-    if (summary := trainer.summary_of(run)) is not None:
+    check(config, run)
+    if (summary := summary_of(run)) is not None:
         print(f"{config.name} is finished: nothing to do. Another name=NAME makes a new run.")
         print(_outcome(summary, run))
         return 0
@@ -65,6 +66,8 @@ def pretrain(options: argparse.Namespace) -> int:
             _await_nodes(config, progress)
             with progress.stage("corpus") as update:
                 store = trainer.prepare_rows(config, run, update)
+            for remark in remarks(config, store):
+                progress.say(f"note: {remark}")
             with progress.stage("pretrain") as update:
                 summary = trainer.pretrain(config, run, store, options.dump_batches, update)
         print(_outcome(summary, run), file=terminal.out)
@@ -110,9 +113,9 @@ def prepare(options: argparse.Namespace) -> int:
     """Prepare rows, without a run."""
     config = load_config(options.recipe, options.overrides)
     from data.prepare import prepare as prepare_rows
-    from orchestration import trainer
+    from orchestration.checks import check
 
-    trainer.check(config, folder_of(config))
+    check(config, folder_of(config))
     if options.dry_run:
         print("the corpus can be read")
         return 0

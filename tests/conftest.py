@@ -16,6 +16,20 @@ os.environ.update(
 )  # fmt: skip
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--slice", metavar="K/N", help="every N-th test from the K-th on, counted from 0")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep the slice that was asked for, of what the marker expression keeps."""
+    if (asked := config.getoption("slice")) is None:
+        return
+    first, every = map(int, asked.split("/"))
+    kept = [item for item in items if item.get_closest_marker("soak")][first::every]
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = kept
+
+
 @pytest.fixture(scope="session")
 def ray_4_cpus():
     """The one Ray of all tests, with 4 logical CPUs and 8 logical GPUs; yields its address for other drivers."""

@@ -1,5 +1,7 @@
 """Parts travel unchanged, and become the same number of micro-batches on every rank."""
 
+import dataclasses
+
 import numpy as np
 
 from data.batches import Part, decode, encode, micro_batches, steps_of
@@ -48,3 +50,23 @@ def test_micro_batches_hold_every_row_and_filler_of_weight_zero():
     assert all((b["labels"][i] == IGNORED).all() for b, i in [(batches[1], 1), (batches[2], 0), (batches[2], 1)])
     targets = sum(int((b["labels"] != IGNORED).sum()) for b in batches)
     assert targets == int((sent.labels[:3] != IGNORED).sum())
+
+
+def test_pairs_and_packed_documents_travel_and_reach_the_model():
+    plain = part()
+    segments = ((np.arange(32) >= 2) & (np.arange(32) < plain.lengths[:, None])).astype(np.int16)
+    pairs = dataclasses.replace(plain, segments=segments, pair_labels=np.array([1, 0, 1, 0, 0], np.int8))
+    packed = dataclasses.replace(plain, segments=segments)
+    for sent in (pairs, packed):
+        got = decode(encode(sent))
+        assert np.array_equal(got.segments, segments)
+        assert np.array_equal(got.pair_labels, sent.pair_labels) if sent is pairs else got.pair_labels is None
+    [batch] = micro_batches(decode(encode(pairs)), np.array([1, 2]), 3, 1, pad_id=0)
+    assert batch["token_type_ids"].tolist() == [[0, 0, 1] + [0] * 13, [0, 0] + [1] * 7 + [0] * 7, [0] * 16]
+    assert batch["pair_labels"].tolist() == [0, 1, IGNORED]
+    [batch] = micro_batches(packed, np.array([1, 2]), 3, 1, pad_id=0)
+    assert batch["document_ids"].tolist() == [
+        [0, 0, 1] + [-1] * 13, [0, 0] + [1] * 7 + [-1] * 7, [0] + [-1] * 15
+    ]  # fmt: skip
+    assert batch["position_ids"][1].tolist() == [0, 1, 0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 3, 4, 5, 6]
+    assert "token_type_ids" not in batch and "pair_labels" not in batch

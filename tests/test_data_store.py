@@ -3,12 +3,10 @@
 import gzip
 import json
 import os
-import pickle
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ import pytest
 import data.prepare
 from data.config import Corpus, Rows, Tokenizer, UserError
 from data.prepare import prepare
-from data.store import GROUP_ROWS, Shards, Store, fresh_folder, open_store, write_shard
+from data.store import Shards, Store, fresh_folder, open_store
 from data.tokenizer import load_tokenizer
 
 pytestmark = pytest.mark.usefixtures("ray_4_cpus")
@@ -247,43 +245,6 @@ def test_killed_preparation_leaves_no_store_and_the_next_one_starts_clean(tmp_pa
     store = run(corpus, cache, chunk_bytes=2000)
     assert list(cache.iterdir()) == [store.path]
     assert store.manifest["documents_kept"] == 3000
-
-
-def shards_of(folder: Path, sizes: list[int], length: int = 12) -> tuple[Shards, list[np.ndarray]]:
-    generator = np.random.default_rng(0)
-    rows = [generator.integers(5, 99, generator.integers(3, length + 1)).astype(np.int32) for _ in range(sum(sizes))]
-    start = 0
-    for i, size in enumerate(sizes):
-        write_shard(folder / f"{i}.parquet", rows[start : start + size])
-        start += size
-    return Shards(folder, tuple(f"{i}.parquet" for i in range(len(sizes))), tuple(sizes), length, 0), rows
-
-
-def test_rows_come_in_the_order_asked_for_padded_and_with_lengths(tmp_path: Path):
-    shards, rows = shards_of(tmp_path, [600, 1, 256, 300])
-    assert shards.group_rows.tolist() == [256, 256, 88, 1, 256, 256, 44]
-    assert (shards.num_rows, GROUP_ROWS) == (1157, 256)
-    wanted = np.random.default_rng(1).permutation(1157)[:500]
-    wanted = np.concatenate([wanted, wanted[:3], [0, 1156, 600]])
-    ids, lengths = pickle.loads(pickle.dumps(shards)).rows(wanted)
-    for i, row_id in enumerate(wanted):
-        assert ids[i, : lengths[i]].tolist() == rows[row_id].tolist() and not ids[i, lengths[i] :].any()
-
-
-def test_each_row_group_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    shards, _ = shards_of(tmp_path, [600, 300])
-    reads: list[int] = []
-    read_group: Callable[..., Any] = Shards._read_group
-    monkeypatch.setattr(Shards, "_read_group", lambda self, group: reads.append(group) or read_group(self, group))
-    shards.rows(np.array([899, 0, 300, 1, 898, 2]))
-    assert sorted(reads) == [0, 1, 4]
-
-
-@pytest.mark.parametrize("row_id", [-1, 901])
-def test_row_that_does_not_exist_is_refused(tmp_path: Path, row_id: int):
-    shards, _ = shards_of(tmp_path, [601, 300])
-    with pytest.raises(IndexError):
-        shards.rows(np.array([0, row_id]))
 
 
 def test_fresh_folder_is_whole_or_absent(tmp_path: Path):

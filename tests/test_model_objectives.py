@@ -56,3 +56,37 @@ def test_no_target_is_a_loss_of_zero_with_a_gradient():
     assert sums["mlm"].item() == 0.0
     sums["mlm"].backward()
     assert all(p.grad is None or torch.isfinite(p.grad).all() for p in objective.parameters())
+
+
+def test_packed_documents_are_as_if_each_had_a_row_of_its_own():
+    """Loss and gradient of two documents in one row equal those of two rows: nothing leaks, positions begin anew."""
+    objective = build_objective(Objective(), build_encoder(ENCODER, 120, 0, 1))
+    apart = batch(3, rows=2, tokens=9)
+    apart = {name: value[:, :9] for name, value in apart.items()} | {"attention_mask": torch.ones(2, 9).long()}
+    apart["input_ids"] = apart["input_ids"].clamp(min=5)
+    apart["labels"][:, 4] = 50
+    padding = torch.zeros(1, 3).long()
+    places = torch.arange(9)[None]
+    packed = {
+        "input_ids": torch.cat([*apart["input_ids"][:, None], padding], 1),
+        "labels": torch.cat([*apart["labels"][:, None], padding + IGNORED], 1),
+        "attention_mask": torch.cat([torch.ones(1, 18).long(), padding], 1),
+        "document_ids": torch.cat([places * 0, places * 0 + 1, padding - 1], 1),
+        "position_ids": torch.cat([places, places, torch.arange(3)[None]], 1),
+    }
+    gradients = []
+    for sums, _ in (objective(apart), objective(packed)):
+        gradients.append(torch.autograd.grad(sums["mlm"], list(objective.parameters()), allow_unused=True))
+    assert objective(packed)[0]["mlm"].item() == pytest.approx(objective(apart)[0]["mlm"].item(), rel=1e-6)
+    for one, other in zip(*gradients, strict=True):
+        assert (one is None) == (other is None)
+        assert one is None or torch.allclose(one, other, atol=1e-6)
+    leaking = {name: value for name, value in packed.items() if name != "document_ids"}
+    assert abs(objective(leaking)[0]["mlm"].item() - objective(apart)[0]["mlm"].item()) > 1e-3
+
+
+def test_segments_reach_the_encoder():
+    objective = build_objective(Objective(), build_encoder(ENCODER, 120, 0, 1))
+    b = batch(1)
+    with_segments = {**b, "token_type_ids": torch.ones_like(b["input_ids"])}
+    assert abs(objective(b)[0]["mlm"].item() - objective(with_segments)[0]["mlm"].item()) > 1e-3

@@ -3,34 +3,36 @@
 import dataclasses
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import ray
+from made_store import made_store
 
-from data.config import Corpus, Masking, Rows, Tokenizer
-from data.order import Order
-from data.prepare import prepare
-from orchestration.stream import LOOKAHEAD_STEPS, Pacer, Plan, build, parts_of
+from data.batches import Part, decode
+from data.config import Masking
+from data.order import GROUP_ROWS, WINDOW_ROWS
+from data.store import Shards, Store, open_store
+from orchestration.stream import LOOKAHEAD_STEPS, Pacer, Plan, build, generate, order_of, parts_of
 
 STEPS = 90
+
+
+def plan_of(folder: Path, store: Store, **settings: Any) -> Plan:
+    defaults = {
+        "seed": 5, "steps": STEPS, "global_batch": 7, "evaluation_batch": 4, "eval_every_steps": 40,
+        "masking": Masking(), "weights": (1.0,),
+    }  # fmt: skip
+    return Plan(run=str(folder), store=str(store.path), **{**defaults, **settings})
 
 
 @pytest.fixture(scope="module")
 def plan(ray_4_cpus, tmp_path_factory) -> Plan:
     folder = tmp_path_factory.mktemp("stream")
-    draw = np.random.default_rng(0)
-    lines = [" ".join(f"w{n}" for n in draw.integers(0, 60, draw.integers(3, 30))) for _ in range(400)]
-    (folder / "corpus.txt").write_text("\n".join(lines))
-    corpus = Corpus(sources=[{"path": str(folder / "corpus.txt"), "document": "line"}], held_out=0.1)
-    store = prepare(
-        corpus, Tokenizer(vocab_size=80), Rows(length=32, packing="document"), folder, lambda text, fraction: None
-    )
-    return Plan(
-        run=str(folder), store=str(store.path), seed=5, steps=STEPS, global_batch=7, evaluation_batch=4,
-        eval_every_steps=40, masking=Masking(),
-    )  # fmt: skip
+    return plan_of(folder, made_store(folder / "store", [170, 1, 189], held_out=41))
 
 
 def drain(plan: Plan, start: int, world_size: int, slow_rank: int | None = None):
@@ -87,10 +89,8 @@ def test_steps_hold_the_same_rows_and_masks_whatever_the_ranks(plan, whole, worl
 
 
 def test_the_stream_is_the_order(plan, whole):
-    from data.store import open_store
-
     store = open_store(Path(plan.store))
-    order = Order(store.train.group_rows, plan.seed, plan.global_batch)
+    order = order_of(store, plan.weights, plan.seed, plan.global_batch)
     assert order.steps_per_epoch < STEPS  # more than one epoch
     first_epoch = [row for step in range(order.steps_per_epoch) for row in whole[0][step]]
     assert sorted(first_epoch) == list(range(store.train.num_rows))
@@ -99,8 +99,6 @@ def test_the_stream_is_the_order(plan, whole):
 
 
 def test_evaluation_loses_no_row_and_comes_when_due(plan, whole):
-    from data.store import open_store
-
     held_out = list(range(open_store(Path(plan.store)).held_out.num_rows))
     assert held_out
     assert {step: sorted(rows) for step, rows in whole[1].items()} == dict.fromkeys((0, 40, 80, STEPS), held_out)
@@ -130,3 +128,104 @@ def test_generation_waits_for_training(ray_4_cpus):
     stale = pacer.wait.remote(stream, 10_000)
     ray.get(pacer.open.remote(50))
     assert ray.get(stale, timeout=10) is False  # a worker group that started anew ends the old stream
+
+
+def run_alone(plan: Plan, start: int, world_size: int = 1) -> list[Part]:
+    """All parts from `start` on, generated in this process, window after window, without a wait."""
+    pacer = Pacer.remote()
+    stream = ray.get(pacer.open.remote(start))
+    ray.get(pacer.begin.remote(10**9, {}))
+    order = order_of(open_store(plan.store), plan.weights, plan.seed, plan.global_batch)
+    first = order.window_of(start)
+    parts = []
+    for window in range(order.window_of(plan.steps - 1) - first + 1):
+        for block in generate({"id": np.array([window])}, plan, first, start, world_size, pacer, stream):
+            parts += [decode(payload) for payload in block["part"]]
+    return parts
+
+
+@pytest.fixture
+def rows_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Rows of each row group that is read from storage."""
+    read: list[int] = []
+    read_group: Callable[..., Any] = Shards._read_group
+
+    def counted(self: Shards, *place: int) -> Any:
+        table = read_group(self, *place)
+        read.append(table.num_rows)
+        return table
+
+    monkeypatch.setattr(Shards, "_read_group", counted)
+    return read
+
+
+def test_an_epoch_reads_the_store_once_and_a_restart_reads_what_is_left(ray_4_cpus, tmp_path, rows_read):
+    sizes = [3000, 4001, 2999, 3500, 3777, 3000, 4000]
+    store = made_store(tmp_path / "store", sizes, length=8)
+    order = order_of(store, (1.0,), 5, 32)
+    plan = plan_of(tmp_path, store, steps=order.steps_per_epoch, global_batch=32, eval_every_steps=None)
+    plan = dataclasses.replace(plan, eval_every_steps=10**9)
+    assert order.windows_per_epoch == 3
+    whole = run_alone(plan, 0, world_size=3)
+    assert sum(rows_read) <= 1.2 * sum(sizes), "whatever the ranks, a window is read once"
+    for share in (0.01, 0.5, 0.99):
+        start = int(share * plan.steps)
+        rows_read.clear()
+        rest = run_alone(plan, start, world_size=2)
+        left = sum(sizes) - 32 * start
+        assert sum(rows_read) <= left + WINDOW_ROWS + 2 * GROUP_ROWS * order.windows_per_epoch
+        assert by_row(rest) == {key: row for key, row in by_row(whole).items() if key[0] >= start}
+
+
+def by_row(parts: list[Part]) -> dict[tuple[int, int], tuple[bytes, ...]]:
+    """(step, row id) -> what the model sees and guesses, of all ranks."""
+    return {
+        (int(part.step[i]), int(part.row_ids[i])): (part.input_ids[i].tobytes(), part.labels[i].tobytes())
+        for part in parts
+        if not part.evaluation
+        for i in range(len(part.row_ids))
+    }
+
+
+def test_weights_reach_the_stream_and_each_visit_has_masks_of_its_own(ray_4_cpus, tmp_path):
+    store = made_store(tmp_path / "store", [60, 60], sources=[0, 1])
+    plan = plan_of(tmp_path, store, steps=18, global_batch=10, weights=(0.5, 2.5))
+    parts = run_alone(plan, 0)
+    rows = np.concatenate([part.row_ids for part in parts if not part.evaluation])
+    assert np.bincount(rows // 60).tolist() == [30, 150]
+    assert sorted(np.bincount(rows, minlength=120)[60:]) == [2] * 30 + [3] * 30
+    labels: dict[int, set[bytes]] = {}
+    for part in parts:
+        for i, row in enumerate(part.row_ids):
+            labels.setdefault(int(row), set()).add(part.labels[i].tobytes())
+    assert np.mean([len(labels[row]) for row in range(60, 120)]) > 1.5
+
+
+@pytest.mark.parametrize("packing", ["document", "packed", "next_sentence", "sentence_order"])
+def test_the_model_is_told_of_segments_where_the_packing_has_them(ray_4_cpus, tmp_path, packing):
+    store = made_store(tmp_path / "store", [40], packing=packing)
+    plan = plan_of(tmp_path, store, steps=4, global_batch=10, eval_every_steps=None)
+    parts = [part for part in run_alone(plan, 0, world_size=2) if not part.evaluation]
+    assert sum(len(part.row_ids) for part in parts) == 40
+    for part in parts:
+        assert (part.segments is None) == (packing == "document")
+        assert (part.pair_labels is None) == (packing in ("document", "packed"))
+        if part.segments is not None:
+            filled = np.arange(16) < part.lengths[:, None]
+            assert (part.segments == ((np.arange(16) >= 3) & filled)).all()
+        if part.pair_labels is not None:
+            assert part.pair_labels.tolist() == (part.row_ids % 2).tolist()
+
+
+def test_the_share_of_targets_follows_the_run(ray_4_cpus, tmp_path):
+    store = made_store(tmp_path / "store", [400], length=64)
+    masking = Masking(mlm_probability=0.4, final_mlm_probability=0.1)
+    plan = plan_of(tmp_path, store, steps=10, global_batch=40, masking=masking, eval_every_steps=None)
+    parts = [part for part in run_alone(plan, 0) if not part.evaluation]
+    shares = {}
+    for part in parts:
+        for step in np.unique(part.step):
+            here = part.step == step
+            shares[int(step)] = (part.labels[here] >= 0).sum() / (part.lengths[here] - 2).sum()
+    assert [round(shares[step], 1) for step in (0, 9)] == [0.4, 0.1]
+    assert all(shares[step] > shares[step + 1] for step in range(9))
