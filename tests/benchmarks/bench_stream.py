@@ -4,7 +4,8 @@
 
 Two stores of rows of 128 tokens, one of ROWS (default 100,000) and one ten times as large, are each streamed once,
 masked, to two ranks that do not train. Peak memory: unique memory (USS) of every process of the Ray that streams,
-sampled every 0.1 s, and of the object store. Start: seconds from building the stream to the first step, at 1 % and 99 % of the run.
+sampled every 0.1 s, and of the object store. Start: seconds from building the stream to the first step, at 1 % and at
+99 % of the run.
 """
 
 import sys
