@@ -29,6 +29,7 @@ IGNORED = -100  # label of a position that is no target; torch's cross-entropy l
 _ORDER, _TREATMENT, _SUBSTITUTE, _LENGTH = range(4)  # purposes of draws: changing one changes every run
 _PLACE_BITS = 20  # of a sort key: rows are shorter than 2^20 tokens
 _LAST = np.iinfo(np.int64).max  # sort key of what is never chosen
+PIECE_TOKENS = 131_072  # masked at once: with 2 million the arrays leave the cache, and whole words take thrice as long
 _LENGTHS_AT_ONCE = 16  # run lengths drawn ahead; a row of 128 tokens needs about 10
 
 
@@ -75,6 +76,29 @@ def mask_rows(
     visits = visits if masking.dynamic else visits % masking.copies
     special = np.zeros(vocabulary.size, dtype=bool)
     special[list(vocabulary.special_ids)] = True
+    inputs, labels = np.empty(input_ids.shape, np.int32), np.empty(input_ids.shape, np.int32)
+    num_rows = max(1, PIECE_TOKENS // max(1, input_ids.shape[1]))
+    for start in range(0, len(input_ids), num_rows):
+        piece = slice(start, start + num_rows)
+        inputs[piece], labels[piece] = _mask_piece(
+            input_ids[piece], word_starts[piece], row_ids[piece], visits[piece], probability[piece], seed, masking,
+            special, vocabulary.mask_id,
+        )  # fmt: skip
+    return inputs, labels
+
+
+def _mask_piece(
+    input_ids: np.ndarray,
+    word_starts: np.ndarray,
+    row_ids: np.ndarray,
+    visits: np.ndarray,
+    probability: np.ndarray,
+    seed: int,
+    masking: Masking,
+    special: np.ndarray,
+    mask_id: int,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Mask rows that fit the cache; `special` (V,) bool tells which ids are."""
     maskable = ~special[input_ids]
     per_row = np.count_nonzero(maskable, axis=1)
     budget = np.minimum(np.maximum(1, np.rint(per_row * probability)).astype(np.int64), per_row)
@@ -86,7 +110,7 @@ def mask_rows(
         words = _words_of(maskable, word_starts)
         rows, places, origins = _choose_runs(words, budget, lot, _run_lengths(masking), seed, visits, row_ids)
         treated_as = origins if masking.strategy == "span" else places
-    return _replace(input_ids, rows, places, treated_as, seed, visits, row_ids, masking, special, vocabulary.mask_id)
+    return _replace(input_ids, rows, places, treated_as, seed, visits, row_ids, masking, special, mask_id)
 
 
 def _lowest(lot: np.ndarray, maskable: np.ndarray, budget: np.ndarray) -> np.ndarray:

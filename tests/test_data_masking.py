@@ -163,7 +163,7 @@ def test_frozen_masks_of_two_rows():
 
 
 @each_strategy
-def test_masks_belong_to_the_row_not_to_its_company(strategy):
+def test_masks_belong_to_the_row_not_to_its_company(strategy, monkeypatch):
     """Any grouping, any order of rows, any padding width, any visits beside it: the same masks."""
     masking = Masking(strategy=strategy)
     ids = rows(64, 32)
@@ -178,6 +178,8 @@ def test_masks_belong_to_the_row_not_to_its_company(strategy):
     wide = masked(np.pad(ids, padding), masking, **{**given, "word_starts": np.pad(starts, padding)})
     assert all(np.array_equal(a[:, :32], b) for a, b in zip(wide, whole, strict=True))
     assert (wide[1][:, 32:] == IGNORED).all()
+    monkeypatch.setattr("data.masking.PIECE_TOKENS", 100)  # three rows at once
+    assert all(np.array_equal(a, b) for a, b in zip(masked(ids, masking, **given), whole, strict=True))
 
 
 @each_strategy
