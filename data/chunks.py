@@ -2,36 +2,32 @@
 
 In: files, and in the second pass what the driver decided. Out: small records for the driver, the documents to keep.
 A chunk is a few MB of text from neighbouring files, cut by content alone, so that the store is the same whatever
-the number of CPUs. Knows no Ray: the driver (prepare.py) hands these functions to it.
+the number of CPUs. Knows no Ray: the driver (passes.py) hands these functions to it.
 """
 
-import hashlib
 from collections.abc import Iterable, Iterator
 
 import numpy as np
 
 from data.census import Chunk, Plan, Scan
 from data.config import UserError
-from data.corpus import SourceFile, read_documents
+from data.corpus import SourceFile
+from data.documents import Piece, hash_text, read_documents
 from data.records import Bad
 from data.tokenizer import count_words
 
-CHUNK_BADS = 1000  # records described per chunk; the counts are always full
-
-
-def hash_text(text: str) -> int:
-    """64 bits of a text's hash: which documents are equal, and which are held out."""
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+CHUNK_BADS = 10_000  # records described per chunk; the counts are always full
 
 
 def read_chunks(group: int, files: Iterable[SourceFile], chunk_bytes: int) -> Iterator[Chunk]:
-    """Read a group of files as chunks of `chunk_bytes` of text, the last one marked.
+    """Read a group of files, of one source, as chunks of `chunk_bytes` of text, the last one marked.
 
     Raises UserError where a text column is missing.
     """
     chunk = Chunk(group, 0)
     num_bytes = 0
     for file in files:
+        chunk.source = file.source
         num_records = 0
         for document in read_documents(file):
             num_records += 1
@@ -39,39 +35,48 @@ def read_chunks(group: int, files: Iterable[SourceFile], chunk_bytes: int) -> It
                 chunk.skipped[document.reason] += 1
                 if len(chunk.bads) < CHUNK_BADS:
                     chunk.bads.append(document)
-            elif not document:
+                continue
+            if not document:
                 chunk.skipped["empty"] += 1
-            else:
-                if num_bytes >= chunk_bytes:
-                    yield chunk
-                    chunk, num_bytes = Chunk(group, chunk.number + 1), 0
-                chunk.documents.append(document)
-                num_bytes += len(document.encode())
+                continue
+            if num_bytes >= chunk_bytes:
+                yield chunk
+                chunk, num_bytes = Chunk(group, chunk.number + 1, file.source), 0
+            if isinstance(document, Piece):
+                chunk.pieces[len(chunk.documents)] = document.end
+                document = document.text
+            chunk.documents.append(document)
+            num_bytes += _size(document)
         if num_records == 0:
             chunk.empty_files.append(file.path)
     chunk.is_last = True
     yield chunk
 
 
-def scan_group(
-    group: int, files: list[SourceFile], chunk_bytes: int, counted_share: float, lowercase: bool
-) -> Iterator[Scan]:
-    """First pass: hashes, counts, and word counts of a share of the documents, chosen by hash."""
+def _size(text: str) -> int:
+    """Bytes of a text in UTF-8."""
+    return len(text) if text.isascii() else len(text.encode())
+
+
+def read_group(group: int, files: list[SourceFile], chunk_bytes: int) -> Iterator[Chunk | Scan]:
+    """First pass, reading: the chunks of a group; a mistake of the user as a Scan that tells it."""
     try:
-        for chunk in read_chunks(group, files, chunk_bytes):
-            hashes = [hash_text(document) for document in chunk.documents]
-            sample = [
-                document
-                for hash, document in zip(hashes, chunk.documents, strict=True)
-                if hash % 2**32 < counted_share * 2**32
-            ]
-            sizes = [len(document.encode()) for document in chunk.documents]
-            chunk.documents = []
-            words = count_words(sample, lowercase)
-            yield Scan(chunk, np.array(hashes, np.uint64), np.array(sizes, np.int64), words)
+        yield from read_chunks(group, files, chunk_bytes)
     except UserError as error:
         nothing = np.empty(0, np.uint64)
         yield Scan(Chunk(group, 0, is_last=True), nothing, nothing.astype(np.int64), fault=str(error))
+
+
+def scan_chunk(chunk: Chunk, counted_share: float, lowercase: bool) -> Scan:
+    """First pass, counting: hashes, sizes, and word counts of a share of the documents, chosen by hash."""
+    hashes = [hash_text(document) for document in chunk.documents]
+    sample = [
+        document for hash, document in zip(hashes, chunk.documents, strict=True) if hash % 2**32 < counted_share * 2**32
+    ]
+    sizes = [_size(document) for document in chunk.documents]
+    chunk.documents = []
+    words = count_words(sample, lowercase)
+    return Scan(chunk, np.array(hashes, np.uint64), np.array(sizes, np.int64), words)
 
 
 def read_kept(group: int, plan: Plan) -> Iterator[tuple[int, list[str], list[str]]]:
@@ -81,11 +86,12 @@ def read_kept(group: int, plan: Plan) -> Iterator[tuple[int, list[str], list[str
         if len(chunk.documents) != plan.num_documents.get(place, 0):
             names = ", ".join(file.path for file in plan.groups[group][:3])
             raise RuntimeError(f"a file changed while it was being prepared (one of {names}, ...); run again")
-        dropped = set(plan.dropped.get(place, np.empty(0, np.int64)).tolist())
-        parts: tuple[list[str], list[str]] = ([], [])
-        for i, document in enumerate(chunk.documents):
-            if i not in dropped:
-                hash = hash_text(document)
-                parts[hash < plan.held_out_below or hash == plan.held_out_too].append(document)
-        if parts[0] or parts[1]:
-            yield chunk.number, *parts
+        gone = [*plan.dropped.get(place, ()), *plan.held_out.get(place, ())]
+        held_out = [chunk.documents[i] for i in plan.held_out.get(place, ())]
+        train = chunk.documents
+        if gone:
+            kept = np.ones(len(train), bool)
+            kept[gone] = False
+            train = [document for document, stays in zip(train, kept.tolist(), strict=True) if stays]
+        if train or held_out:
+            yield chunk.number, train, held_out

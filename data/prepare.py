@@ -7,21 +7,21 @@ and trains the tokenizer. Pass 2 reads again, tokenises and writes shards. The d
 
 import hashlib
 import json
-import pickle
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from data import docstrings
-from data.census import Plan, Scan, check, decide
-from data.chunks import read_kept, scan_group
+from data.census import Scan, check, decide, take_census
 from data.config import Corpus, Rows, Tokenizer, UserError
 from data.corpus import DOCSTRINGS, SourceFile, find_files, group_files
+from data.passes import Progress, scan, write
 from data.records import Bad
 from data.storage import alone, fetch, fetch_once, publish
 from data.store import MANIFEST, Store, fresh_folder, open_store
+from data.tally import add_rows, check_sources, tally
 from data.tokenizer import (
     describe_tokenizer,
     fingerprint_of,
@@ -29,15 +29,19 @@ from data.tokenizer import (
     save_tokenizer,
     train_wordpiece,
 )
-from data.tokens import write_rows
 
-FORMAT = 2  # of the store; a change makes every older store a different one
-CHUNK_BYTES = 4_000_000  # of text in a shard: about 8,000 rows of 128 tokens, a second of tokenising
-COUNTED_BYTES = 100_000_000  # of text whose words train the tokenizer: more changes 8,192 pieces little
+FORMAT = 3  # of the store; a change makes every older store a different one
+# Of text in a shard: about 8,000 rows of 128 tokens, a second of tokenising. A corpus of more than MOST_CHUNKS of them
+# (400 GB) has larger ones, up to what one task may hold.
+CHUNK_BYTES, LARGEST_CHUNK_BYTES, MOST_CHUNKS = 4_000_000, 64_000_000, 100_000
 QUARANTINE = "quarantine.jsonl"
-QUARANTINED = 10_000  # records described there
-READ_CPUS, ROWS_CPUS = 0.25, 0.5  # asked of Ray per task: unequal, so that one big file is tokenised by many tasks
-Progress = Callable[[str, float | None], None]
+QUARANTINED = 100_000  # records described there; all are counted
+
+
+def chunk_bytes_of(files: list[SourceFile]) -> int:
+    """Bytes of text in a shard of a corpus of these files."""
+    text = sum(file.text_bytes for file in files)
+    return min(LARGEST_CHUNK_BYTES, max(CHUNK_BYTES, -(-text // MOST_CHUNKS)))
 
 
 def prepare(
@@ -46,58 +50,64 @@ def prepare(
     rows: Rows,
     cache: Path,
     progress: Progress,
-    chunk_bytes: int = CHUNK_BYTES,
+    chunk_bytes: int | None = None,
     run: str = "cloze",
 ) -> Store:
     """Prepare a corpus in `cache`/<fingerprint>/, in shards of `chunk_bytes` of text, or open it if that was done.
 
     `run` stands before the names of the Ray Data executions, by which a dashboard tells runs apart.
 
-    Raises UserError for sources that cannot be read, more unusable records than corpus.max_bad_fraction, no text,
-    a vocabulary that the text cannot fill, and a tokenizer that lacks special tokens. A run that is killed leaves
-    a `.part-` folder, which the next one removes.
+    Raises UserError for sources that cannot be read or hold no document, more unusable
+    records than corpus.max_bad_fraction, a vocabulary that the text cannot fill, and a tokenizer that lacks special
+    tokens. A run that is killed leaves a `.part-` folder, which the next one removes.
     """
+    cache = Path(cache).absolute()
     files = find_files(corpus)
+    chunk_bytes = chunk_bytes or chunk_bytes_of(files)
     if tokenizer.path is not None:
         load_tokenizer(tokenizer.path)
-    cache = Path(cache).absolute()
     target = cache / fingerprint(files, corpus, tokenizer, rows, chunk_bytes)
     with alone(target):
         fetch(target / MANIFEST)
         if (target / MANIFEST).is_file():
             store = open_store(target)
-            _check_again(store, corpus)
+            # It may be of a more lenient run: max_bad_fraction is no part of its fingerprint.
+            with open(fetch_once(store.path / QUARANTINE), encoding="utf-8") as lines:
+                check(corpus, store.manifest, [Bad(**json.loads(line)) for line in lines])
             return store
         import ray
 
         assert ray.is_initialized(), "the driver starts Ray before it prepares a corpus"
         shutil.rmtree(target, ignore_errors=True)  # without its manifest it is not whole
         with fresh_folder(target) as part:
-            groups = group_files(_expand(files, cache, progress, run), chunk_bytes)
-            manifest = _fill(part, groups, corpus, tokenizer, rows, chunk_bytes, progress, run)
-            (part / MANIFEST).write_text(json.dumps(manifest, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+            expanded = _expand(files, cache, progress, run)
+            manifest = _fill(part, expanded, corpus, tokenizer, rows, chunk_bytes, progress, run)
+            if changed := set(files) - set(find_files(corpus)):
+                raise RuntimeError(f"{min(file.path for file in changed)} changed while it was prepared; run again")
+            with open(part / MANIFEST, "w", encoding="utf-8", errors="backslashreplace") as file:
+                file.write(json.dumps(manifest, indent=1, ensure_ascii=False) + "\n")
         return open_store(target)
-
-
-def _check_again(store: Store, corpus: Corpus) -> None:
-    """Check a store that an earlier, maybe more lenient run made: max_bad_fraction is no part of its fingerprint."""
-    facts = store.manifest
-    skipped = Counter({reason: n for reason, n in facts["documents_skipped"].items() if reason != "duplicate"})
-    with open(fetch_once(store.path / QUARANTINE), encoding="utf-8") as lines:
-        bads = [Bad(**json.loads(line)) for line in lines]
-    check(corpus, facts["documents_read"] - skipped.total(), skipped, bads, facts["files"])
 
 
 def fingerprint(
     files: list[SourceFile], corpus: Corpus, tokenizer: Tokenizer, rows: Rows, chunk_bytes: int = CHUNK_BYTES
 ) -> str:
-    """Name of the store that these files and options make: changed files or options never mix with an older store."""
-    options = corpus.model_dump(mode="json", include={"held_out", "deduplicate"})
+    """Name of the store that these files and options make: changed files or options never mix with an older store.
+
+    A source's weight is not in it: it decides how often a row is visited, not what stands in it.
+    """
+    options = _options(corpus)
     words = tokenizer.model_dump() if tokenizer.path is None else fingerprint_of(Path(tokenizer.path))
     key = docstrings.key() if any(file.path == DOCSTRINGS for file in files) else None
     facts = [tuple(vars(file).values()) for file in files]
     parts = [FORMAT, chunk_bytes, options, facts, key, words, rows.model_dump()]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+
+def _options(corpus: Corpus) -> dict[str, Any]:
+    """What of the corpus section decides the rows, beside the files."""
+    held_out = None if corpus.held_out_sources else corpus.held_out
+    return {"held_out": held_out, "deduplicate": corpus.deduplicate}
 
 
 def _expand(files: list[SourceFile], cache: Path, progress: Progress, run: str) -> list[SourceFile]:
@@ -109,13 +119,13 @@ def _expand(files: list[SourceFile], cache: Path, progress: Progress, run: str) 
             continue
         folder = docstrings.build(cache, progress, run=run)
         for path in sorted(folder.glob("corpus-*.parquet")):
-            expanded.append(SourceFile(str(path), "parquet", size_bytes=path.stat().st_size))
+            expanded.append(replace(file, path=str(path), size_bytes=path.stat().st_size))
     return expanded
 
 
 def _fill(
     part: Path,
-    groups: list[list[SourceFile]],
+    files: list[SourceFile],
     corpus: Corpus,
     tokenizer: Tokenizer,
     rows: Rows,
@@ -124,141 +134,49 @@ def _fill(
     run: str,
 ) -> dict[str, Any]:
     """Write everything but the manifest into `part` and return the manifest."""
-    scans = _scan(groups, chunk_bytes, tokenizer, progress, run)
-    num_files = sum(map(len, groups))
-    skipped: Counter[str] = Counter()
-    for scan in scans:
-        skipped.update(scan.chunk.skipped)
-    num_documents = sum(len(scan.hashes) for scan in scans)
-    bads = [bad for scan in scans for bad in scan.chunk.bads]
-    check(corpus, num_documents, skipped, bads, num_files)
-    plan, kept = decide(groups, chunk_bytes, scans, corpus)
-    skipped["duplicate"] = num_documents - kept
+    groups = group_files(files, chunk_bytes)
+    scans = scan(groups, chunk_bytes, tokenizer, progress, run)
+    plan, counts = decide(groups, chunk_bytes, census := take_census(scans), corpus)
+    empty_files = [name for result in scans for name in result.chunk.empty_files]
+    facts = tally(corpus, files, counts, empty_files)
+    bads = [bad for result in scans for bad in result.chunk.bads]
+    check(corpus, facts, bads)
+    check_sources(facts)
 
     for name in ("train", "held_out", "tokenizer"):
         (part / name).mkdir(parents=True)
-    with open(part / QUARANTINE, "w", encoding="utf-8") as quarantine:
+    # A file's name, or a key, may hold bytes that are no UTF-8: they are written as the escapes that JSON has for them.
+    with open(part / QUARANTINE, "w", encoding="utf-8", errors="backslashreplace") as quarantine:
         for bad in bads[:QUARANTINED]:
             quarantine.write(json.dumps(bad._asdict(), ensure_ascii=False) + "\n")
-    if tokenizer.path is None:
-        progress(f"tokenizer: {tokenizer.vocab_size:,} tokens from {kept:,} documents", 0.4)
-        words: Counter[str] = Counter()
-        for scan in scans:
-            words.update(scan.words)
-        if not words:
-            raise UserError("corpus.sources: no document holds a word; give files that hold text")
-        save_tokenizer(
-            train_wordpiece(words, tokenizer), part / "tokenizer", lowercase=tokenizer.folds_case, length=rows.length
-        )
-    else:
-        load_tokenizer(tokenizer.path).save_pretrained(str(part / "tokenizer"))
-    publish(part / "tokenizer")  # the tasks of other nodes read it
-    described = describe_tokenizer(part / "tokenizer")
-    shards, tokens = _write(part, plan, rows, described, progress, run)
+    progress(f"tokenizer: from {facts['documents_kept']:,} documents", 0.4)
+    described = _make_tokenizer(part / "tokenizer", scans, tokenizer, rows)
+    shards, tokens = write(part, plan, rows, described, progress, run)
     if not shards["train"]:
         raise UserError("corpus.sources: no document holds a token of tokenizer.path; give other text or tokenizer")
-    empty_files = [name for scan in scans for name in scan.chunk.empty_files]
+    add_rows(facts, shards)
     return {
         "format": FORMAT,
-        "documents_read": num_documents + skipped.total() - skipped["duplicate"],
-        "documents_kept": kept,
-        "documents_skipped": {reason: count for reason, count in sorted(skipped.items()) if count},
-        "text_bytes": sum(int(scan.sizes.sum()) for scan in scans),
-        "tokens": tokens,
-        "files": num_files,
-        "empty_files": len(empty_files),
-        "empty_file_names": empty_files[:100],
+        "options": {**_options(corpus), "chunk_bytes": chunk_bytes},
+        **facts,
+        "text_bytes": int(census.sizes[census.whole].sum()),
+        **tokens,
         "tokenizer": described,
         "rows": rows.model_dump(),
         "shards": shards,
     }
 
 
-def _run(
-    name: str, groups: int, chunk_bytes: int, *stages: tuple[Callable[..., Any], float]
-) -> Iterator[dict[str, Any]]:
-    """Stream group numbers through stages on Ray Data and yield what comes out, in any order."""
-    import ray
-
-    # from_items, because ray.data.range runs a task that asks for a whole CPU: a small cluster may have less.
-    items = [{"id": number} for number in range(groups)]
-    dataset = ray.data.from_items(items, override_num_blocks=min(groups, 1000))
-    context = dataset.context
-    context.enable_progress_bars = context.print_on_execution_start = False
-    context.target_max_block_size = chunk_bytes // 2  # a block ends after each chunk instead of gathering thirty
-    for stage, num_cpus in stages:
-        dataset = dataset.map_batches(stage, batch_size=1, batch_format="pyarrow", num_cpus=num_cpus)
-    dataset.set_name(name)
-    yield from dataset.iter_rows()
-
-
-def _scan(
-    groups: list[list[SourceFile]], chunk_bytes: int, tokenizer: Tokenizer, progress: Progress, run: str
-) -> list[Scan]:
-    """Pass 1. Returns what was learnt of every chunk, in the order of the corpus; raises UserError."""
-    import pyarrow as pa
-    import ray
-
-    sizes = [sum(file.size_bytes for file in group) for group in groups]
-    # A packed file counts four times its size: about what text packs to.
-    text = sum(file.size_bytes * (1 if file.format == "text" else 4) for group in groups for file in group)
-    share = 0.0 if tokenizer.path else min(1.0, COUNTED_BYTES / max(1, text))
-    shared = ray.put(groups)
-
-    def scan(batch: pa.Table) -> Iterator[pa.Table]:
-        for group in batch["id"].to_pylist():
-            for result in scan_group(group, ray.get(shared)[group], chunk_bytes, share, tokenizer.folds_case):
-                yield pa.table({"scan": pa.array([pickle.dumps(result)], pa.large_binary())})
-
-    scans: list[Scan] = []
-    done = documents = 0
-    for row in _run(f"{run}-scan", len(groups), chunk_bytes, (scan, ROWS_CPUS)):
-        result: Scan = pickle.loads(row["scan"])
-        if result.fault:
-            raise UserError(result.fault)
-        scans.append(result)
-        documents += len(result.hashes)
-        done += sizes[result.chunk.group] if result.chunk.is_last else 0
-        progress(f"reading: {documents:,} documents", 0.4 * done / max(1, sum(sizes)))
-    return sorted(scans, key=lambda scan: (scan.chunk.group, scan.chunk.number))
-
-
-def _write(
-    part: Path, plan: Plan, rows: Rows, tokenizer: dict[str, Any], progress: Progress, run: str
-) -> tuple[dict[str, list[dict[str, Any]]], int]:
-    """Pass 2. Returns the shards of both parts in the order of the corpus, and the tokens of all rows."""
-    import pyarrow as pa
-    import ray
-
-    shared = ray.put(plan)
-    texts = pa.list_(pa.large_string())
-
-    def read(batch: pa.Table) -> Iterator[pa.Table]:
-        for group in batch["id"].to_pylist():
-            for number, train, held_out in read_kept(group, ray.get(shared)):
-                columns = {"train": pa.array([train], texts), "held_out": pa.array([held_out], texts)}
-                yield pa.table({"group": [group], "chunk": [number], **columns})
-
-    def write(batch: pa.Table) -> pa.Table:
-        place = batch["group"][0].as_py(), batch["chunk"][0].as_py()
-        name = f"shard-{place[0]:06d}-{place[1]:06d}.parquet"
-        line: dict[str, Any] = {"group": place[0], "chunk": place[1], "name": name, "tokens": 0}
-        for side in ("train", "held_out"):
-            line[side], tokens = write_rows(
-                batch[side][0].as_py(), part / side / name, part / "tokenizer", rows,
-                tokenizer["cls_id"], tokenizer["sep_id"],
-            )  # fmt: skip
-            line["tokens"] += tokens
-        return pa.Table.from_pylist([line])
-
-    lines: list[dict[str, Any]] = []
-    for line in _run(f"{run}-rows", len(plan.groups), plan.chunk_bytes, (read, READ_CPUS), (write, ROWS_CPUS)):
-        lines.append(line)
-        written = sum(line["train"] + line["held_out"] for line in lines)
-        progress(f"rows: {written:,} of {rows.length} tokens", 0.5 + 0.5 * len(lines) / len(plan.num_documents))
-    lines.sort(key=lambda line: (line["group"], line["chunk"]))
-    shards = {
-        side: [{"name": line["name"], "rows": line[side], "source": 0} for line in lines if line[side]]
-        for side in ("train", "held_out")
-    }
-    return shards, sum(line["tokens"] for line in lines)
+def _make_tokenizer(folder: Path, scans: list[Scan], tokenizer: Tokenizer, rows: Rows) -> dict[str, Any]:
+    """Train the tokenizer on the words that were counted, or copy the one that was given; returns its description."""
+    if tokenizer.path is None:
+        words: Counter[str] = Counter()
+        for result in scans:
+            words.update(result.words)
+        if not words:
+            raise UserError("corpus.sources: no document holds a word; give files that hold text")
+        save_tokenizer(train_wordpiece(words, tokenizer), folder, lowercase=tokenizer.folds_case, length=rows.length)
+    else:
+        load_tokenizer(tokenizer.path).save_pretrained(str(folder))
+    publish(folder)  # the tasks of other nodes read it
+    return describe_tokenizer(folder)

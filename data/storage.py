@@ -10,6 +10,7 @@ AWS_ENDPOINT_URL: never from a config.
 """
 
 import fcntl
+import io
 import os
 import re
 import shutil
@@ -20,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from data.config import UserError
 
@@ -28,6 +29,7 @@ SCHEMES = ("s3", "gs")
 _MIRROR = re.compile(r"/tmp/cloze-mirror-\d+/(s3|gs)/([^/]+)/?(.*)")
 _KEY = re.compile(r"(?!.*(?:^|/)\.\.?(?:/|$))[\w.!@=+,~/-]+", re.ASCII)  # others have to be quoted here and not there
 _THREADS = 8
+_READ_BYTES = 1 << 18  # asked of a disk or a bucket at once; 8 kB, Python's own, is a request per page on NFS
 
 
 def place(storage: str) -> Path:
@@ -87,10 +89,10 @@ def _filesystem(scheme: str, bucket: str) -> Any:
     return fs.FileSystem.from_uri(f"{scheme}://{bucket}")[0]
 
 
-def _remote(path: Path) -> tuple[Any, str] | None:
-    """The filesystem and key behind a path; None for a mounted one."""
-    match = _MIRROR.fullmatch(str(path))
-    return (_filesystem(match[1], match[2]), f"{match[2]}/{match[3]}".rstrip("/")) if match else None
+def _remote(path: Path | str) -> tuple[Any, str] | None:
+    """The filesystem and key behind a mirror's path or a URI (never quoted); None for a mounted path."""
+    scheme, separator, rest = shown(path).partition("://")
+    return (_filesystem(scheme, rest.partition("/")[0]), rest.rstrip("/")) if separator and scheme in SCHEMES else None
 
 
 def publish(path: Path, last: str | None = None, keep: bool = True) -> None:
@@ -158,10 +160,38 @@ def fetch_once(path: Path) -> Path:
     return path
 
 
-def source(path: Path) -> Any:
-    """What pyarrow.parquet reads: the path, or an open file of the bucket, of which only the needed part is read."""
+def source(path: Path | str) -> Any:
+    """What pyarrow reads: the path, or an open file of the bucket, of which only the needed part is read."""
     remote = _remote(path)
     return path if remote is None else remote[0].open_input_file(remote[1])
+
+
+def open_stream(path: Path | str) -> IO[bytes]:
+    """Open a file, also one of a bucket (s3://, gs://), to be read from its start. Raises OSError."""
+    remote = _remote(path)
+    if remote is None:
+        return open(path, "rb", buffering=_READ_BYTES)
+    return io.BufferedReader(remote[0].open_input_stream(remote[1]), _READ_BYTES)
+
+
+def list_bucket(uri: str, deep: bool = True) -> tuple[dict[str, Any], bool]:
+    """The file at a URI and True, or all files below it (deep=False: in that folder only) and False.
+
+    pyarrow's FileInfo (size, mtime_ns) by URI; nothing there is no error. Raises OSError: no bucket, not permitted.
+    """
+    from pyarrow import fs
+
+    remote = _remote(uri)
+    assert remote is not None, uri
+    scheme, (filesystem, key) = uri.partition("://")[0], remote
+    info = filesystem.get_file_info(key)
+    if info.type == fs.FileType.File:
+        return {f"{scheme}://{key}": info}, True
+    infos = filesystem.get_file_info(fs.FileSelector(key, recursive=deep, allow_not_found="/" in key))
+    bucket = key.partition("/")[0]
+    if not infos and filesystem.get_file_info(bucket).type == fs.FileType.NotFound:
+        raise FileNotFoundError(f"there is no bucket {bucket}")
+    return {f"{scheme}://{info.path}": info for info in infos if info.type == fs.FileType.File}, False
 
 
 def remove(path: Path) -> None:

@@ -162,7 +162,8 @@ def _footer(path: Path) -> Any:
 class Store:
     """A prepared corpus.
 
-    manifest: documents_read = documents_kept + the sum of documents_skipped (reason -> count); text_bytes, tokens
+    manifest: documents_read = documents_kept + _empty + _duplicate + _quarantined (quarantined_by_reason); sources
+    (path, files, bytes, fingerprint, documents_*, rows, held_out_rows of each), held_out_sources; text_bytes, tokens
     (not padding), files, empty_files, empty_file_names; tokenizer (vocab_size, pad_id .. unk_id, special_ids,
     fingerprint); rows (length, packing); shards (part -> name, rows, bytes and source of each).
     """

@@ -14,7 +14,9 @@ import numpy as np
 from data import docstrings
 from data.config import UserError
 from data.corpus import DOCSTRINGS
-from data.records import COMPRESSED, SUFFIXES, Bad, clean, format_of, read_records
+from data.formats import COMPRESSED, SUFFIXES, format_of, read_records
+from data.lines import clean
+from data.records import Bad
 from data.tokenizer import load_tokenizer
 
 NAMED = 5  # values named in a message before it says "..."

@@ -1,8 +1,8 @@
 """A file of texts that are owed an answer each -> its lines, none left out.
 
-In: a text, JSONL, CSV, TSV or Parquet file, compressed or not. Out: for every line (record of a CSV, row of a Parquet)
-its text, or why there is none: blank, broken, not UTF-8, without the field. Reading for training is corpus.py's, which
-may drop what is bad; here the n-th line out must be the n-th line in.
+In: a text, JSON, CSV, TSV, Parquet or Arrow file, compressed or not. Out: for every line (record of a CSV or an array,
+row of a Parquet or Arrow file) its text, or why there is none: blank, broken, not UTF-8, without the field. Reading for
+training is documents.py's, which may drop what is bad; here the n-th line out must be the n-th line in.
 """
 
 from collections.abc import Iterator
@@ -10,19 +10,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pyarrow as pa
+
+from data.columns import count_rows
 from data.config import UserError
-from data.records import (
-    COMPRESSED,
-    READ_ERRORS,
-    SUFFIXES,
-    Bad,
-    Format,
-    clean,
-    format_of,
-    open_bytes,
-    read_lines,
-    read_records,
-)
+from data.formats import COMPRESSED, SUFFIXES, Format, format_of, read_records
+from data.lines import READ_ERRORS, clean, open_bytes, read_lines
+from data.records import Bad
 
 PEEKED_LINES = 100  # of a JSONL file, to tell a wrong key from a bad line
 
@@ -31,7 +25,7 @@ class Line(NamedTuple):
     """One line of the input. Exactly one of text and error is None."""
 
     number: int
-    """1-based line (row of a Parquet) where it begins; 0: the rest of the file cannot be read."""
+    """1-based line (row of a Parquet or Arrow file) where it begins; 0: the rest of the file cannot be read."""
     text: str | None
     error: str | None
 
@@ -61,7 +55,7 @@ def check_input(file: Path, text_field: str) -> Format:
 
 
 def read_texts(file: Path, format: Format, text_field: str) -> Iterator[Line]:
-    """Every line in order. Raises UserError where a CSV, TSV or Parquet file has no column `text_field`."""
+    """Every line in order. Raises UserError where a CSV, TSV, Parquet or Arrow file has no column `text_field`."""
     if format != "text":
         for record in read_records(str(file), format, (text_field,), keep_blank=True):
             if isinstance(record, Bad):
@@ -95,13 +89,10 @@ def _error(number: int, reason: str) -> Line:
 
 
 def count_lines(file: Path, format: Format) -> int:
-    """Lines of the file, rows of a Parquet; a CSV may hold fewer records. Costs a pass over the bytes."""
-    if format == "parquet":
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
+    """Lines of the file, rows of a Parquet or Arrow file; a CSV or an array may hold others. Costs a pass."""
+    if format in ("parquet", "arrow"):
         try:
-            return pq.read_metadata(file).num_rows
+            return count_rows(str(file), format == "parquet")
         except (*READ_ERRORS, pa.ArrowException):
             return 1
     lines, last = 0, b"\n"

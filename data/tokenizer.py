@@ -89,7 +89,7 @@ def train_wordpiece(words: Counter[str], tokenizer: Tokenizer) -> "tokenizers.To
         raise UserError(
             f"tokenizer.vocab_size={tokenizer.vocab_size}: this corpus fills only {len(vocabulary)} tokens; {remedy}"
         )
-    return _backend(dict(sorted(vocabulary.items(), key=lambda item: item[1])), tokenizer.lowercase)
+    return _backend(dict(sorted(vocabulary.items(), key=lambda item: item[1])), tokenizer.folds_case)
 
 
 def _characters(words: Counter[str], most: int) -> list[str]:

@@ -7,6 +7,7 @@ tasks and knows no Ray; what a row is made of stands in data/rows.py.
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from data.config import Rows
 from data.rows import pack_rows, split_sentences
@@ -16,14 +17,22 @@ from data.store import write_shard
 BATCH_SENTENCES = 2000  # handed to the tokenizer at once: bounds the memory of its encodings
 
 
+class Written(NamedTuple):
+    """What a shard holds."""
+
+    rows: int
+    tokens: int
+    dropped_tokens: int
+    bytes: int
+
+
 def write_rows(
     documents: list[str], path: Path, tokenizer_folder: Path, rows: Rows, cls_id: int, sep_id: int
-) -> tuple[int, int]:
-    """Tokenise and pack documents into one shard; returns its rows and tokens. No rows, no shard."""
+) -> Written:
+    """Tokenise and pack documents into one shard, and say what it holds. No rows, no shard."""
     packed = list(pack_rows(_tokenise(documents, tokenizer_folder), rows.length, rows.packing, cls_id, sep_id))
-    if packed:
-        write_shard(path, packed)
-    return len(packed), sum(len(row.input_ids) for row in packed)
+    num_bytes = write_shard(path, packed) if packed else 0
+    return Written(len(packed), sum(len(row.input_ids) for row in packed), 0, num_bytes)
 
 
 def _tokenise(documents: list[str], tokenizer_folder: Path) -> Iterator[list[list[int]]]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from data.config import UserError
-from data.records import Format
+from data.formats import Format
 from data.texts import check_input, count_lines, read_texts
 from model.classifier import Loaded, check_folder, label_texts, load_classifier
 

@@ -36,6 +36,7 @@ LEGEND = (
 def prepare(options: argparse.Namespace) -> int:
     """Prepare rows, without a run."""
     config = load_config(options.recipe, options.overrides)
+    from data.tally import tell
     from orchestration.checks import check
 
     check(config, folder_of(config))
@@ -43,9 +44,7 @@ def prepare(options: argparse.Namespace) -> int:
         print("the corpus can be read")
         return 0
     with _prepared(config) as (store, terminal):
-        facts = store.manifest
-        skipped = ", ".join(f"{number:,} {reason}" for reason, number in facts["documents_skipped"].items() if number)
-        print(f"{facts['documents_read']:,} documents read, skipped: {skipped or 'none'}", file=terminal.out)
+        print(tell(store.manifest), file=terminal.out)
         print(f"{store.train.num_rows:,} rows, {store.held_out.num_rows:,} held out", file=terminal.out)
         print(f"rows {as_typed(store.path)}   log {as_typed(terminal.log)}", file=terminal.out)
     return 0

@@ -67,7 +67,7 @@ def check_storage(config: Config) -> None:
                 f"that may write to it (instance profile, environment, ~/.aws), or another storage=FOLDER"
             ) from None
         return
-    existing = next(path for path in (storage, *storage.parents) if path.exists())
+    existing = next(path for path in (cache_of(config), storage, *storage.parents) if path.exists())
     try:
         with tempfile.TemporaryFile(dir=existing):
             pass

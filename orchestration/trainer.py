@@ -21,6 +21,7 @@ from data.config import UserError
 from data.prepare import prepare
 from data.storage import fetch, fetch_once, publish, shown
 from data.store import Store
+from data.tally import TOLD
 from orchestration import checkpoint, metrics
 from orchestration.cause import cause_of
 from orchestration.checkpoint import write_json
@@ -180,8 +181,7 @@ def summarise(config: Config, run: Path, store: Store) -> dict[str, Any]:
         "zero_stage": config.zero.stage,
         "rows": store.train.num_rows,
         "held_out_rows": store.held_out.num_rows,
-        "documents_read": store.manifest["documents_read"],
-        "documents_skipped": store.manifest["documents_skipped"],
+        **{name: store.manifest[name] for name in TOLD},
         "export": shown(run / "export"),
     }
 

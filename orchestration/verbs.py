@@ -44,6 +44,7 @@ def show(options: argparse.Namespace) -> int:
 def pretrain(options: argparse.Namespace) -> int:
     """Prepare rows and train; or only say what would be done."""
     config = load_config(options.recipe, options.overrides)
+    from data.tally import tell
     from orchestration import trainer
     from orchestration.checks import check, remarks
 
@@ -66,6 +67,7 @@ def pretrain(options: argparse.Namespace) -> int:
             await_nodes(config, progress)
             with progress.stage("corpus") as update:
                 store = trainer.prepare_rows(config, run, update)
+            progress.say(tell(store.manifest))
             for remark in remarks(config, store):
                 progress.say(f"note: {remark}")
             with progress.stage("pretrain") as update:

@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from data.config import Corpus, UserError
-from data.corpus import SourceFile, find_files, group_files, read_documents
+from data.corpus import SourceFile, find_files, group_files
+from data.documents import read_documents
 from data.records import Bad
 
 
@@ -59,7 +60,7 @@ def test_given_format_takes_every_file_of_a_folder(tmp_path: Path):
         ("empty-folder", ["no readable file", ".jsonl"]),
         ("empty.txt", ["all 1 files are empty"]),
         ("data.bin", ["tells no format", "format: text"]),
-        ("s3://bucket/corpus", ["local", "copy"]),
+        ("http://bucket/corpus", ["s3://BUCKET/KEY"]),
     ],
 )
 def test_source_that_cannot_be_read_is_one_line_with_key_path_and_remedy(tmp_path: Path, name: str, words: list[str]):
@@ -177,7 +178,7 @@ def test_bad_jsonl_lines_are_told_apart_and_cost_nothing_else(tmp_path: Path):
     documents = read(tmp_path / "a.jsonl")
     assert texts(documents) == ["good", "", "", "also good"]
     assert reasons(documents) == [
-        ("broken_json", 2), ("missing_field", 4), ("not_text", 5), ("not_text", 6), ("broken_json", 9),
+        ("broken_json", 2), ("missing_field", 4), ("not_text", 5), ("not_text", 6), ("not_object", 9),
         ("encoding", 10), ("broken_json", 11),
     ]  # fmt: skip
 
@@ -193,7 +194,7 @@ def test_dotted_field_reaches_into_objects_and_structs(tmp_path: Path):
 def test_csv_fields_may_hold_newlines_quotes_and_commas(tmp_path: Path):
     (tmp_path / "a.csv").write_bytes(b'id,text\r\n1,"one, ""two""\r\nthree"\r\n2,plain\r\n\r\n3,too,many\r\n4,""\r\n')
     documents = read(tmp_path / "a.csv")
-    assert texts(documents) == ['one, "two"\r\nthree', "plain", ""]
+    assert texts(documents) == ['one, "two"\nthree', "plain", ""]
     assert reasons(documents) == [("broken_row", 6)]
 
 
@@ -245,12 +246,17 @@ def test_compression_is_told_by_content(tmp_path: Path, name: str):
     assert texts(read(tmp_path / name)) == [f"document {i}" for i in range(500)]
 
 
-def test_cut_archive_gives_what_it_holds_and_names_the_file(tmp_path: Path):
-    whole = gzip.compress(LINES * 20)
-    (tmp_path / "cut.jsonl.gz").write_bytes(whole[: len(whole) // 2])
-    documents = read(tmp_path / "cut.jsonl.gz")
-    assert len(texts(documents)) > 100
-    assert documents[-1][:3] == ("unreadable", str(tmp_path / "cut.jsonl.gz"), 0)
+@pytest.mark.parametrize("suffix", ["gz", "bz2", "xz", "zst"])
+def test_cut_archive_gives_what_it_holds_and_names_the_file(tmp_path: Path, suffix: str):
+    packs = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
+    lines = b"".join(json.dumps({"text": os.urandom(200).hex()}).encode() + b"\n" for _ in range(1500))
+    whole = packs.get(suffix, lambda data: pa.compress(data, "zstd", asbytes=True))(lines)
+    path = tmp_path / f"cut.jsonl.{suffix}"
+    for size in (60, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:size])
+        documents = read(path)
+        assert len(texts(documents)) > (100 if size > 60 and suffix in ("gz", "zst") else -1)  # the others pack a MB at once
+        assert documents[-1][:3] == ("unreadable", str(path), 0), (size, documents[-1])
 
 
 def test_damaged_parquet_is_unreadable_not_an_exception(tmp_path: Path):
@@ -261,30 +267,3 @@ def test_damaged_parquet_is_unreadable_not_an_exception(tmp_path: Path):
 def test_small_neighbours_are_grouped_and_large_files_stand_alone():
     files = [SourceFile(str(i), "text", size_bytes=size) for i, size in enumerate([1, 2, 3, 0, 50, 4, 1])]
     assert [[file.size_bytes for file in group] for group in group_files(files, 6)] == [[1, 2, 3], [0], [50], [4, 1]]
-
-
-@pytest.mark.shared
-def test_broken_lines_of_a_real_file_are_exactly_those_it_is_known_for(shared: Path):
-    documents = read(shared / "bad_made_variants" / "broken.jsonl")
-    # 26 is blank, 56 null, 71 empty; labels and duplicate keys do not matter; 236 is NaN, which is no text.
-    assert {line for _, line in reasons(documents)} == {11, 41, 86, 101, 116, 131, 146, 191, 206, 236}
-    assert texts(documents).count("") == 2
-
-
-@pytest.mark.shared
-def test_csv_spectrum_gives_the_expected_fields(shared: Path):
-    for path in sorted((shared / "bad_csv_spectrum" / "csvs").glob("*.csv")):
-        if path.stem == "location_coordinates":
-            continue  # its published JSON belongs to another CSV
-        expected = json.loads((shared / "bad_csv_spectrum" / "json" / f"{path.stem}.json").read_text())
-        rows = expected if isinstance(expected, list) else [expected]
-        for field in rows[0]:
-            values = [row[field].strip().replace("\r\n", "\n") for row in rows]
-            assert [value.replace("\r\n", "\n") for value in texts(read(path, text_field=field))] == values, path
-
-
-@pytest.mark.shared
-def test_no_hostile_json_raises(shared: Path):
-    for path in sorted((shared / "bad_json_testsuite").glob("*.json")):
-        if path.stat().st_size:
-            list(read_documents(SourceFile(str(path), "jsonl", size_bytes=path.stat().st_size)))

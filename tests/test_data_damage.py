@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 from data.config import Corpus, UserError
-from data.corpus import find_files, read_documents
+from data.corpus import find_files
+from data.documents import read_documents
 from data.records import Bad
 from data.texts import count_lines, read_texts
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import data.prepare
+import data.passes
 from data.config import Corpus, Rows, Tokenizer, UserError
 from data.prepare import prepare
 from data.store import Shards, Store, fresh_folder, open_store
@@ -58,7 +58,7 @@ def run(
 def texts(store: Store, part: str) -> str:
     """All rows of a part, decoded and joined."""
     shards: Shards = getattr(store, part)
-    ids, _ = shards.rows(np.arange(shards.num_rows))
+    ids = shards.read(np.arange(shards.num_rows)).input_ids
     return " ".join(load_tokenizer(store.tokenizer_folder).batch_decode(ids, skip_special_tokens=True))
 
 
@@ -85,7 +85,8 @@ def test_every_document_stands_in_exactly_one_part_and_the_counts_add_up(tmp_pat
     assert 3 <= len(held_out) <= 24
     manifest = store.manifest
     assert (manifest["documents_read"], manifest["documents_kept"]) == (63, 60)
-    assert manifest["documents_skipped"] == {"empty": 2, "duplicate": 1}
+    assert (manifest["documents_empty"], manifest["documents_duplicate"]) == (2, 1)
+    assert (manifest["documents_quarantined"], manifest["quarantined_by_reason"]) == (0, {})
     assert (manifest["files"], manifest["empty_files"]) == (7, 3)
     assert {Path(path).name for path in manifest["empty_file_names"]} == {"blank.txt", "empty.jsonl.gz", "zero.csv"}
 
@@ -98,7 +99,8 @@ def test_rows_hold_all_tokens_of_the_documents_and_the_manifest_counts_them(tmp_
         expected = sum(len(tokenizer(document(i), add_special_tokens=False)["input_ids"]) for i in range(60))
         found = total = 0
         for shards in (store.train, store.held_out):
-            ids, lengths = shards.rows(np.arange(shards.num_rows))
+            read = shards.read(np.arange(shards.num_rows))
+            ids, lengths = read.input_ids, read.lengths
             assert ids.dtype == lengths.dtype == np.int32 and ids.shape == (shards.num_rows, 32)
             assert ((ids != 0) == (np.arange(32) < lengths[:, None])).all()
             found += int((ids > 4).sum() + (ids == 1).sum())
@@ -109,8 +111,8 @@ def test_rows_hold_all_tokens_of_the_documents_and_the_manifest_counts_them(tmp_
 def test_store_is_the_same_byte_for_byte_whatever_the_parallelism(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     corpus = write_corpus(tmp_path / "corpus", 400, num_files=5)
     wide = run(corpus, tmp_path / "wide", chunk_bytes=3000)
-    monkeypatch.setattr(data.prepare, "READ_CPUS", 1.5)  # of the 4 there are: one or two tasks at a time, not eight
-    monkeypatch.setattr(data.prepare, "ROWS_CPUS", 2.0)
+    monkeypatch.setattr(data.passes, "READ_CPUS", 1.5)  # of the 4 there are: one or two tasks at a time, not eight
+    monkeypatch.setattr(data.passes, "WORK_CPUS", 2.0)
     narrow = run(corpus, tmp_path / "narrow", chunk_bytes=3000)
     assert len(wide.manifest["shards"]["train"]) >= 8
     assert content(wide) == content(narrow)
@@ -150,7 +152,7 @@ def test_two_documents_are_one_for_each_part_and_one_document_is_trained_on(tmp_
         corpus = write_corpus(tmp_path / f"corpus{num_documents}", num_documents, num_files=1)
         store = run(corpus, tmp_path / "cache", rows={"length": 128}, held_out=held_out, vocab_size=20)
         assert (store.train.num_rows, store.held_out.num_rows) == (1, num_documents - 1)
-        assert store.held_out.rows(np.array([], np.int64))[0].shape == (0, 128)
+        assert store.held_out.read(np.array([], np.int64)).input_ids.shape == (0, 128)
 
 
 def test_one_long_line_is_windowed_not_cut_off(tmp_path: Path):
@@ -176,7 +178,8 @@ def test_too_many_bad_records_stop_it_naming_reasons_places_and_the_way_out(tmp_
     assert list((tmp_path / "cache").iterdir()) == []
     allowed = float(message.rpartition("=")[2])
     store = run(corpus, tmp_path / "cache", max_bad_fraction=allowed + 0.001)
-    assert store.manifest["documents_skipped"] == {"not_text": 2, "broken_json": 1, "encoding": 1}
+    assert store.manifest["quarantined_by_reason"] == {"not_text": 2, "broken_json": 1, "encoding": 1}
+    assert store.manifest["documents_quarantined"] == 4
     quarantine = [json.loads(line) for line in (store.path / "quarantine.jsonl").read_text().splitlines()]
     assert sorted((Path(bad["file"]).name, bad["line"]) for bad in quarantine) == [
         ("bad.jsonl", 2), ("bad.jsonl", 3), ("bad.jsonl", 4), ("latin.txt", 3)
@@ -195,7 +198,7 @@ def test_broken_archive_is_not_one_bad_record_among_many(tmp_path: Path):
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (" \n\n", "corpus.sources: no document in 1 files"),
+        (" \n\n", r"^corpus.sources.0.path=.*a.txt: no document in 1 files \(all files are blank\)"),
         ("\u200b\n\n\x01", "corpus.sources: no document holds a word"),
         ("a few words only", r"tokenizer.vocab_size=120: this corpus fills only \d+ tokens"),
     ],

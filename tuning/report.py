@@ -152,7 +152,6 @@ def _facts(summary: dict[str, Any], records: Sequence[dict[str, Any]]) -> str:
         values = [known.get(key) for key in keys]
         return None if None in values else form(*values)
 
-    skipped = sum((known.get("documents_skipped") or {}).values())
     facts = {
         "held-out masked loss": show(lambda a, b: f"{a:.2f} → {b:.2f}", "eval_loss_before", "eval_loss_after"),
         "masked tokens guessed": show(lambda a, b: f"{a:.1%} → {b:.1%}", "eval_accuracy_before", "eval_accuracy_after"),
@@ -161,7 +160,7 @@ def _facts(summary: dict[str, Any], records: Sequence[dict[str, Any]]) -> str:
         "tokens per second": show("{:,.0f}".format, "tokens_per_second"),
         "time": show(duration, "seconds"),
         "workers": show(lambda n, stage: f"{n}, ZeRO stage {stage}", "workers", "zero_stage"),
-        "documents": show(lambda n: f"{n:,} read, {skipped:,} skipped", "documents_read"),
+        "documents": show(lambda n, kept: f"{n:,} read, {kept:,} kept", "documents_read", "documents_kept"),
     }
     cells = (f"<div><dt>{name}</dt><dd>{escape(text)}</dd></div>" for name, text in facts.items() if text)
     return f"<dl>{''.join(cells)}</dl>"

@@ -1,0 +1,128 @@
+"""The two passes of Ray Data over a corpus: what stands in it, and its rows.
+
+In: groups of files, then the plan and a tokenizer. Out: a `Scan` of every chunk; shards on storage and what they hold.
+Knows Ray and how work is cut into its tasks; what a task does stands in chunks.py and tokens.py.
+"""
+
+import pickle
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from data.census import Plan, Scan
+from data.chunks import read_group, read_kept, scan_chunk
+from data.config import Rows, Tokenizer, UserError
+from data.corpus import SourceFile
+from data.tokens import write_rows
+
+COUNTED_BYTES = 100_000_000  # of text whose words train the tokenizer: more changes 8,192 pieces little
+# Asked of Ray per task: unequal, so that Ray does not join the two stages of a pass, and one big file, which one task
+# reads, is hashed and tokenised by many.
+READ_CPUS, WORK_CPUS = 0.25, 0.5
+Progress = Callable[[str, float | None], None]
+
+
+def _run(
+    name: str, groups: int, chunk_bytes: int, *stages: tuple[Callable[..., Any], float]
+) -> Iterator[dict[str, Any]]:
+    """Stream group numbers through stages on Ray Data and yield what comes out, in any order."""
+    import ray
+
+    # from_items, because ray.data.range runs a task that asks for a whole CPU: a small cluster may have less.
+    items = [{"id": number} for number in range(groups)]
+    dataset = ray.data.from_items(items, override_num_blocks=min(groups, 1000))
+    context = dataset.context
+    context.enable_progress_bars = context.print_on_execution_start = False
+    context.target_max_block_size = chunk_bytes // 2  # a block ends after each chunk instead of gathering thirty
+    for stage, num_cpus in stages:
+        dataset = dataset.map_batches(stage, batch_size=1, batch_format="pyarrow", num_cpus=num_cpus)
+    dataset.set_name(name)
+    yield from dataset.iter_rows()
+
+
+def scan(
+    groups: list[list[SourceFile]], chunk_bytes: int, tokenizer: Tokenizer, progress: Progress, run: str
+) -> list[Scan]:
+    """Pass 1. Returns what was learnt of every chunk, in the order of the corpus; raises UserError."""
+    import pyarrow as pa
+    import ray
+
+    sizes = [sum(file.size_bytes for file in group) for group in groups]
+    text = sum(file.text_bytes for group in groups for file in group)
+    share = 0.0 if tokenizer.path else min(1.0, COUNTED_BYTES / max(1, text))
+    shared = ray.put(groups)
+
+    def read(batch: pa.Table) -> Iterator[pa.Table]:
+        for group in batch["id"].to_pylist():
+            for found in read_group(group, ray.get(shared)[group], chunk_bytes):
+                yield pa.table({"chunk": pa.array([pickle.dumps(found)], pa.large_binary())})
+
+    def count(batch: pa.Table) -> pa.Table:
+        found = pickle.loads(batch["chunk"][0].as_buffer())
+        if not isinstance(found, Scan):
+            found = scan_chunk(found, share, tokenizer.folds_case)
+        return pa.table({"scan": pa.array([pickle.dumps(found)], pa.large_binary())})
+
+    scans: list[Scan] = []
+    done = documents = 0
+    for row in _run(f"{run}-scan", len(groups), chunk_bytes, (read, READ_CPUS), (count, WORK_CPUS)):
+        result: Scan = pickle.loads(row["scan"])
+        if result.fault:
+            raise UserError(result.fault)
+        scans.append(result)
+        documents += len(result.hashes)
+        done += sizes[result.chunk.group] if result.chunk.is_last else 0
+        progress(f"reading: {documents:,} documents", 0.4 * done / max(1, sum(sizes)))
+    return sorted(scans, key=lambda scan: (scan.chunk.group, scan.chunk.number))
+
+
+def write(
+    part: Path, plan: Plan, rows: Rows, tokenizer: dict[str, Any], progress: Progress, run: str
+) -> tuple[dict[str, list[dict[str, Any]]], dict[str, int]]:
+    """Pass 2. Returns the shards of both parts in the order of the corpus, and tokens of all rows: kept and dropped."""
+    import pyarrow as pa
+    import ray
+
+    shared = ray.put(plan)
+    texts = pa.list_(pa.large_string())
+
+    def read(batch: pa.Table) -> Iterator[pa.Table]:
+        for group in batch["id"].to_pylist():
+            for number, train, held_out in read_kept(group, ray.get(shared)):
+                columns = {"train": pa.array([train], texts), "held_out": pa.array([held_out], texts)}
+                yield pa.table({"group": [group], "chunk": [number], **columns})
+
+    def tokenise(batch: pa.Table) -> pa.Table:
+        place = batch["group"][0].as_py(), batch["chunk"][0].as_py()
+        name = f"shard-{place[0]:06d}-{place[1]:06d}.parquet"
+        line: dict[str, Any] = {"group": place[0], "chunk": place[1], "name": name}
+        for side in ("train", "held_out"):
+            written = write_rows(
+                batch[side][0].as_py(), part / side / name, part / "tokenizer", rows,
+                tokenizer["cls_id"], tokenizer["sep_id"],
+            )  # fmt: skip
+            line[side] = written._asdict()
+        return pa.Table.from_pylist([line])
+
+    lines: list[dict[str, Any]] = []
+    written = 0
+    for line in _run(f"{run}-rows", len(plan.groups), plan.chunk_bytes, (read, READ_CPUS), (tokenise, WORK_CPUS)):
+        lines.append(line)
+        written += line["train"]["rows"] + line["held_out"]["rows"]
+        progress(f"rows: {written:,} of {rows.length} tokens", 0.5 + 0.5 * len(lines) / len(plan.num_documents))
+    lines.sort(key=lambda line: (line["group"], line["chunk"]))
+    shards = {
+        side: [
+            {
+                "name": line["name"], "rows": line[side]["rows"], "bytes": line[side]["bytes"],
+                "source": plan.groups[line["group"]][0].source,
+            }
+            for line in lines if line[side]["rows"]
+        ]
+        for side in ("train", "held_out")
+    }  # fmt: skip
+    tokens = {
+        name: sum(line[side][name] for line in lines for side in ("train", "held_out"))
+        for name in ("tokens", "dropped_tokens")
+    }
+    return shards, tokens
