@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from data.census import Chunk, Plan, Scan
-from data.config import UserError
+from data.config import Tokenizer, UserError
 from data.corpus import SourceFile, read_documents
 from data.records import Bad
-from data.tokenizer import count_words
+from data.vocabulary import count_words
 
 CHUNK_BADS = 1000  # records described per chunk; the counts are always full
 
@@ -54,7 +54,7 @@ def read_chunks(group: int, files: Iterable[SourceFile], chunk_bytes: int) -> It
 
 
 def scan_group(
-    group: int, files: list[SourceFile], chunk_bytes: int, counted_share: float, lowercase: bool
+    group: int, files: list[SourceFile], chunk_bytes: int, counted_share: float, tokenizer: Tokenizer
 ) -> Iterator[Scan]:
     """First pass: hashes, counts, and word counts of a share of the documents, chosen by hash."""
     try:
@@ -67,7 +67,7 @@ def scan_group(
             ]
             sizes = [len(document.encode()) for document in chunk.documents]
             chunk.documents = []
-            words = count_words(sample, lowercase)
+            words = count_words(sample, tokenizer)
             yield Scan(chunk, np.array(hashes, np.uint64), np.array(sizes, np.int64), words)
     except UserError as error:
         nothing = np.empty(0, np.uint64)

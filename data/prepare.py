@@ -22,14 +22,9 @@ from data.corpus import DOCSTRINGS, SourceFile, find_files, group_files
 from data.records import Bad
 from data.storage import alone, fetch, fetch_once, publish
 from data.store import MANIFEST, Store, fresh_folder, open_store
-from data.tokenizer import (
-    describe_tokenizer,
-    fingerprint_of,
-    load_tokenizer,
-    save_tokenizer,
-    train_wordpiece,
-)
+from data.tokenizer import describe_tokenizer, fingerprint_of, load_tokenizer, save_tokenizer
 from data.tokens import write_rows
+from data.vocabulary import train_tokenizer
 
 FORMAT = 2  # of the store; a change makes every older store a different one
 CHUNK_BYTES = 4_000_000  # of text in a shard: about 8,000 rows of 128 tokens, a second of tokenising
@@ -147,9 +142,7 @@ def _fill(
             words.update(scan.words)
         if not words:
             raise UserError("corpus.sources: no document holds a word; give files that hold text")
-        save_tokenizer(
-            train_wordpiece(words, tokenizer), part / "tokenizer", lowercase=tokenizer.folds_case, length=rows.length
-        )
+        save_tokenizer(train_tokenizer(words, tokenizer), part / "tokenizer", tokenizer, rows.length)
     else:
         load_tokenizer(tokenizer.path).save_pretrained(str(part / "tokenizer"))
     publish(part / "tokenizer")  # the tasks of other nodes read it
@@ -207,7 +200,7 @@ def _scan(
 
     def scan(batch: pa.Table) -> Iterator[pa.Table]:
         for group in batch["id"].to_pylist():
-            for result in scan_group(group, ray.get(shared)[group], chunk_bytes, share, tokenizer.folds_case):
+            for result in scan_group(group, ray.get(shared)[group], chunk_bytes, share, tokenizer):
                 yield pa.table({"scan": pa.array([pickle.dumps(result)], pa.large_binary())})
 
     scans: list[Scan] = []
