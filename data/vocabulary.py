@@ -30,6 +30,7 @@ TRAINED_WORDS = 10_000_000  # counts are scaled down to about this many: the tra
 # text without spaces, whose "words" are clauses that hardly repeat: SentencePiece takes 50 s and 0.9 GB for so many.
 TRAINED_CHARACTERS = 4_000_000
 CLAUSE_CHARACTERS = 16  # SentencePiece's longest piece: only longer words are cut before they train it
+RESERVED = ("\x00", "\u2585")  # characters for which SentencePiece leaves a word out
 CHUNK = {  # a text's longest parts that no token crosses, told without the pre-tokenizer (ten times as fast)
     "wordpiece": re.compile(r"\S+"),
     "bpe": re.compile(r" ?\S+|\s+(?!\S)|\s+"),
@@ -163,6 +164,8 @@ def _train_unigram(words: Counter[str], size: int, specials: list[str]) -> tuple
     for word, count in words.items():
         for character in word:
             counts[character] += count
+    for character in RESERVED:
+        del counts[character]
     characters = set(_covering(counts, size - len(specials)))
     known: Counter[str] = Counter()
     for word, count in words.items():
@@ -174,7 +177,8 @@ def _train_unigram(words: Counter[str], size: int, specials: list[str]) -> tuple
     if not known:
         return models.Unigram(), len(specials)
     trained = io.BytesIO()
-    pad, unk, cls, sep, mask = specials
+    # Names that no text holds: SentencePiece would leave "[MASK]" out of the text.
+    pad, unk, cls, sep, mask = (f"\uffff{use}" for use in SPECIALS["unigram"])
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=(f"{word}\t{known[word]}" for word in sorted(known)), input_format="tsv",
         model_writer=trained, model_type="unigram", vocab_size=size, hard_vocab_limit=False, num_threads=1,
@@ -183,7 +187,8 @@ def _train_unigram(words: Counter[str], size: int, specials: list[str]) -> tuple
         bos_piece=cls, eos_piece=sep, control_symbols=[mask], minloglevel=2,
     )  # fmt: skip
     processor = sentencepiece.SentencePieceProcessor(model_proto=trained.getvalue())
-    pieces = [(processor.id_to_piece(i), processor.get_score(i)) for i in range(processor.get_piece_size())]
+    ids = range(len(specials), processor.get_piece_size())
+    pieces = [(token, 0.0) for token in specials] + [(processor.id_to_piece(i), processor.get_score(i)) for i in ids]
     return models.Unigram(pieces, unk_id=1, byte_fallback=False), len(pieces)
 
 

@@ -186,3 +186,16 @@ def test_unigram_pieces_keep_to_letters_or_punctuation():
     pieces = [piece for piece, _ in json.loads(backend.to_str())["model"]["vocab"][5:]]
     mixed = [p for p in pieces if any(map(str.isalpha, p)) and any(character in ",;!" for character in p)]
     assert any("words" in piece for piece in pieces) and not mixed
+
+
+def test_unigram_leaves_no_word_out():
+    """SentencePiece by itself drops lines that hold some characters, and text that reads like its control symbols."""
+    texts = ["say [CLS] or <unk> aloud", "ab\x00cd", "ef\u2585gh"] * 20
+    with pytest.raises(UserError) as error:
+        train_tokenizer(count_words(texts, large := Tokenizer(kind="unigram", lowercase=False)), large)
+    fitting = int(str(error.value).rpartition("=")[2])
+    tokenizer = Tokenizer(kind="unigram", lowercase=False, vocab_size=fitting)
+    backend = train_tokenizer(count_words(texts, tokenizer), tokenizer)
+    backend.encode_special_tokens = True
+    for word in ("abcd", "efgh", "CLSk"):
+        assert 1 not in backend.encode(word, add_special_tokens=False).ids, word
