@@ -60,7 +60,7 @@ def scan(
     def count(batch: pa.Table) -> pa.Table:
         found = pickle.loads(batch["chunk"][0].as_buffer())
         if not isinstance(found, Scan):
-            found = scan_chunk(found, share, tokenizer.folds_case)
+            found = scan_chunk(found, share, tokenizer)
         return pa.table({"scan": pa.array([pickle.dumps(found)], pa.large_binary())})
 
     scans: list[Scan] = []
