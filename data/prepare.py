@@ -244,11 +244,12 @@ def _write(
         name = f"shard-{place[0]:06d}-{place[1]:06d}.parquet"
         line: dict[str, Any] = {"group": place[0], "chunk": place[1], "name": name, "tokens": 0}
         for side in ("train", "held_out"):
-            line[side], tokens = write_rows(
+            written = write_rows(
                 batch[side][0].as_py(), part / side / name, part / "tokenizer", rows,
                 tokenizer["cls_id"], tokenizer["sep_id"],
             )  # fmt: skip
-            line["tokens"] += tokens
+            line[side] = written.rows
+            line["tokens"] += written.tokens
         return pa.Table.from_pylist([line])
 
     lines: list[dict[str, Any]] = []

@@ -17,7 +17,7 @@ _WIDE = "。！？；｡．।॥።។"  # end one wherever they stand
 _MARK = re.compile(rf"[{_LATIN}{_WIDE}\n](?:(?<=\n)\s*+|(?<!\n)[{_LATIN}{_WIDE}]*+[{_CLOSING}]*+)")
 _WIDE_MARK = re.compile(f"[{_WIDE}]")
 _NEXT = re.compile(r"\s*+[\"'“‘«(\[¿¡]*+(\w*)")
-_WORD_BEFORE = re.compile(r"[^\s\"'“‘«(\[—–/-]{1,16}\Z")
+_WORD_BEFORE = re.compile(r"[^\s\"'“‘«(\[—–/\u2e80-\uffef-]{1,16}\Z")
 _DOTTED = re.compile(r"(?:[^\W\d_]\.)+[^\W\d_]\Z")  # U.S  e.g  a.m
 # Before a name: never the end of a sentence.
 _LEADING = frozenset(
@@ -108,7 +108,7 @@ def _ends_sentence(text: str, begin: int, dot: int, marks: str) -> bool:
     before = word[0]
     if lower_follows and (len(before) < 4 or not before.isalpha()):
         return False  # more likely an abbreviation that is not listed
-    if before.isdecimal():  # "1. First item" is one sentence, "in 1998. The" are two
+    if before.replace(".", "").isdecimal():  # "1.2. First item" is one sentence, "in 1998. The" are two
         return word.start() - begin > 20 or bool(text[begin : word.start()].strip())
     lower = before.lower()
     if lower in _LEADING or (lower in _NUMBERED and follows.isdecimal()):
