@@ -79,7 +79,7 @@ def scan(
 def write(
     part: Path, plan: Plan, rows: Rows, tokenizer: dict[str, Any], progress: Progress, run: str
 ) -> tuple[dict[str, list[dict[str, Any]]], dict[str, int]]:
-    """Pass 2. Returns the shards of both parts in the order of the corpus, and tokens of all rows: kept and dropped."""
+    """Pass 2. Returns the shards of both parts in the order of the corpus, and sums over all of what `Written` tells."""
     import pyarrow as pa
     import ray
 
@@ -123,6 +123,6 @@ def write(
     }  # fmt: skip
     tokens = {
         name: sum(line[side][name] for line in lines for side in ("train", "held_out"))
-        for name in ("tokens", "dropped_tokens")
+        for name in ("tokens", "dropped_tokens", "empty_documents", "following_rows")
     }
     return shards, tokens
