@@ -120,9 +120,8 @@ def _train_wordpiece(words: Counter[str], size: int, specials: list[str]) -> tup
     characters: set[str] = set()
     for piece in _covering(counts, size - len(specials)):
         both = characters | {piece, piece.removeprefix(PREFIX)}  # the trainer makes "##a" of an "a" that it knows
-        if len(both) > size - len(specials):
-            break
-        characters = both
+        if len(both) <= size - len(specials):
+            characters = both
     known = Counter({
         word: count
         for word, count in words.items()
