@@ -100,9 +100,9 @@ def _knows_bytes(tokenizer: "PreTrainedTokenizerBase") -> bool:
     """Does every byte have a token, so that no text is unknown?"""
     from tokenizers import pre_tokenizers
 
-    facts = json.loads(_backend(tokenizer).to_str())
-    if facts["model"]["type"] != "BPE":
+    if type(_backend(tokenizer).model).__name__ != "BPE":
         return False
+    facts = json.loads(_backend(tokenizer).to_str())
     if facts["model"].get("byte_fallback"):
         return facts["model"]["vocab"].keys() >= {f"<0x{byte:02X}>" for byte in range(256)}
     writes_bytes = '"ByteLevel"' in json.dumps([facts["normalizer"], facts["pre_tokenizer"]])
