@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 CHARACTERS_COVERED = 0.9998
 TRAINED_WORDS = 10_000_000  # counts are scaled down to about this many: the trainer reads each occurrence
 # Of distinct words that train, the commonest first. 100 MB of English and Python hold 2 million, so this bounds only
-# text without spaces, whose "words" are clauses that hardly repeat: SentencePiece takes 50 s and 0.9 GB for so many.
+# text without spaces, whose "words" are clauses that hardly repeat: SentencePiece takes 80 s and 0.4 GB for so many.
 TRAINED_CHARACTERS = 4_000_000
 CLAUSE_CHARACTERS = 16  # SentencePiece's longest piece: only longer words are cut before they train it
 RESERVED = ("\x00", "\u2585")  # characters for which SentencePiece leaves a word out

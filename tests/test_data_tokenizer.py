@@ -166,6 +166,15 @@ def test_bytes_need_no_unknown_token_and_one_token_may_have_several_uses(tmp_pat
         assert not {256, 257} & set(ids) and backend.decode(ids) == text
 
 
+def test_the_flag_of_the_library_alone_lets_special_ids_through(tmp_path: Path):
+    """Why special tokens get other names: once this fails, the flag is enough."""
+    from tokenizers import Tokenizer as Backend
+
+    backend = Backend.from_file(str(train(tmp_path, TEXTS, SMALL["unigram"]) / "tokenizer.json"))
+    backend.encode_special_tokens = True
+    assert 0 in backend.encode("a <pad> b", add_special_tokens=False).ids
+
+
 def test_words_between_spaces_that_look_special_are_unknown_words(tmp_path: Path):
     names = list(BERT_NAMES.values())
     word_tokenizer({word: i for i, word in enumerate([*names, "a", "b"])}, **BERT_NAMES).save_pretrained(str(tmp_path))
