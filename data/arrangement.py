@@ -1,6 +1,6 @@
 """Tokens of documents, and what a row is made of: the two that packings go between.
 
-In: arrays. Out: the documents one by one, as places in those arrays. Pure: knows neither texts nor rows' special tokens.
+In: arrays. Out: the documents one by one, as places in those arrays. Pure: knows neither texts nor special tokens.
 """
 
 from collections.abc import Iterator

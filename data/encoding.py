@@ -3,16 +3,18 @@
 In: a tokenizer's tokenizer.json and texts. Out: arrays of their tokens. Text is text: "[SEP]" in it gives no special
 token. Knows neither sentences nor rows.
 
-Tokenising is nine tenths of what preparing a corpus costs (0.6 million tokens per second and core), and nearly all words
-of a text were seen before. Where a tokenizer provably treats what stands between two single spaces on its own, whatever
-stands around it, such pieces are looked up; otherwise a piece is the whole text. The result is the same.
+Tokenisers do 0.6 million tokens per second and core, and nearly all words of a text were seen before: looking them up
+does two million, the rest of the road included. Where a tokenizer provably treats what stands between white space on
+its own, whatever stands around it, words are looked up; so are single Chinese characters where it takes each for a
+word. Otherwise a piece is the whole text. The result is the same.
 """
 
 import json
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from itertools import chain
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,9 +30,15 @@ if TYPE_CHECKING:
 PIECES_KEPT = 300_000  # English text of 1 GB has about as many distinct words; 60 MB. More, and the table begins anew
 BATCH_CHARACTERS = 500_000  # handed to the tokenizer at once: its encodings take about 60 bytes per character
 # What these do to a character depends on no other across a space (Strip and Precompiled may look on) ...
-_KEEPING = frozenset("Lowercase NFC NFD NFKC NFKD".split())
+_KEEPING = frozenset(("Lowercase", "NFC", "NFD", "NFKC", "NFKD"))
 # ... and these may leave nothing of a word, so that two spaces meet: no matter where white space is no token.
-_DELETING = frozenset("BertNormalizer StripAccents Nmt".split())
+_DELETING = frozenset(("BertNormalizer", "StripAccents", "Nmt"))
+# Characters that BERT's normaliser sets apart: fewer than it does (the planes beyond), which is as right.
+_CHINESE = "\\u3400-\\u4dbf\\u4e00-\\u9fff\\uf900-\\ufaff"
+_CHINESE_RUN = re.compile(f"[{_CHINESE}]+")
+_CHINESE_OR_NOT = re.compile(f"[{_CHINESE}]+|[^{_CHINESE}]+")
+_BLANKS = (" ", "\n", "\t", "")
+_WORDS = re.compile(r"[ \n\t]*[^ \n\t]+|[ \n\t]+")
 _SPACE_MARKS = ("▁", "Ġ", " ")  # begin the tokens that begin a word: SentencePiece's, byte-level BPE's, plain
 
 
@@ -48,16 +56,12 @@ class Encoded(NamedTuple):
 class Encoder:
     """A tokenizer with the pieces that it met before."""
 
-    def __init__(self, tokenizer: str, word_segmenter: str | None) -> None:
-        from tokenizers import Tokenizer as Backend
-
+    def __init__(self, backend: "Backend", word_segmenter: str | None) -> None:
         os.environ["TOKENIZERS_PARALLELISM"] = "false"  # Ray's tasks are the parallelism; threads would fight them
-        self._backend = Backend.from_str(tokenizer)
-        self._backend.no_truncation()
-        self._backend.no_padding()
-        self._backend.encode_special_tokens = True
-        self._by_words = cuts_at_spaces(json.loads(tokenizer))
-        self._segment = _segmenter(word_segmenter) if word_segmenter else None
+        facts = json.loads(backend.to_str())
+        self._backend = backend
+        self._split, self._by_characters = word_splitter(facts), cuts_at_chinese(facts)
+        self._segment = open_segmenter(word_segmenter) if word_segmenter else None
         self._marks = _space_marks(self._backend)
         self._forget()
 
@@ -87,7 +91,7 @@ class Encoder:
 
     def _encode_batch(self, texts: Sequence[str]) -> Encoded:
         """Look the pieces of texts up, after those that are new were tokenised."""
-        pieces = [split_words(text) for text in texts] if self._by_words else [[" " + text] for text in texts]
+        pieces = [self._pieces(text) for text in texts]
         flat = list(chain.from_iterable(pieces))
         if len(self._numbers) > PIECES_KEPT:
             self._forget()
@@ -102,6 +106,25 @@ class Encoder:
         of_texts = np.cumsum(np.fromiter(map(len, pieces), np.int64, len(pieces)))
         return Encoded(self._ids[places], self._word_starts[places], np.concatenate([[0], ends])[of_texts])
 
+    def _pieces(self, text: str) -> list[str]:
+        """The pieces of a text that the tokenizer treats each on its own.
+
+        A piece is told without the space that stands before it; one that has none is told behind a space instead.
+        """
+        words = self._split(text) if self._split else [" " + text]
+        if not self._by_characters or text.isascii():
+            return words
+        return list(chain.from_iterable([word] if word.isascii() else self._split_chinese(word) for word in words))
+
+    def _split_chinese(self, piece: str) -> list[str]:
+        """A piece cut around each Chinese character, or around each word of them where there is a segmenter."""
+        space, text = (" ", piece[1:]) if piece[0] == " " else ("", piece)
+        parts: list[str] = []
+        for part in _CHINESE_OR_NOT.findall(text):
+            chinese = _CHINESE_RUN.match(part) is not None
+            parts += (self._segment(part) if self._segment else part) if chinese else [part]
+        return [space + parts[0], *(" " + part for part in parts[1:])]
+
     def _learn(self, pieces: list[str]) -> None:
         """Tokenise pieces that are new."""
         texts = [piece[1:] if piece[:1] == " " else " " + piece for piece in pieces]
@@ -114,7 +137,11 @@ class Encoder:
         if self._segment:
             starts = ends - sizes
             for text, encoding, start, end in zip(texts, encodings, starts, ends, strict=True):
-                if not text.isascii():
+                if not _CHINESE_RUN.search(text):
+                    continue
+                if self._by_characters:  # the piece is one word of the segmenter's
+                    word_starts[start + 1 : end] = False
+                else:
                     word_starts[start:end] = _segmented(text, encoding, word_starts[start:end], self._segment)
         self._numbers.update(zip(pieces, range(len(self._numbers), len(self._numbers) + len(pieces)), strict=True))
         self._bounds = np.concatenate([self._bounds, self._bounds[-1] + ends])
@@ -141,15 +168,32 @@ def open_encoder(folder: Path, word_segmenter: str | None = None) -> Encoder:
     return _encoder(fetch_once(folder / "tokenizer.json").read_text(encoding="utf-8"), word_segmenter)
 
 
-_encoder = lru_cache(maxsize=2)(Encoder)  # by content: a path may come to hold another tokenizer
+@lru_cache(maxsize=2)
+def _encoder(tokenizer: str, word_segmenter: str | None) -> Encoder:
+    """By content: a path may come to hold another tokenizer."""
+    return Encoder(open_backend(tokenizer), word_segmenter)
 
 
-def split_words(text: str) -> list[str]:
-    """The pieces of a text between single spaces. A piece is told without the space that stands before it; one that
-    has none (the first, or a text that other white space makes hard to cut) is told behind a space instead.
-    """
+def open_backend(tokenizer: str) -> "Backend":
+    """A tokenizer that neither cuts nor pads and takes the names of special tokens for text; of a tokenizer.json."""
+    from tokenizers import Tokenizer as Backend
+
+    backend = Backend.from_str(tokenizer)
+    backend.no_truncation()
+    backend.no_padding()
+    backend.encode_special_tokens = True
+    return backend
+
+
+def split_dropping(text: str) -> list[str]:
+    """The words of a text, where white space makes no token and so is the same whatever it is."""
+    return [word for word in text.replace("\n", " ").replace("\t", " ").split(" ") if word]
+
+
+def split_before_spaces(text: str) -> list[str]:
+    """The words of a text with the single space before each; a text with other white space stays whole."""
     body = text.lstrip()
-    if not body.isprintable() or "  " in body or body[-1:] == " ":  # isprintable: no white space but spaces
+    if not body.isprintable() or "  " in body or body[-1:] == " ":  # printable: no white space but spaces
         return [" " + text]
     words = body.split(" ")
     white = text[: len(text) - len(body)]
@@ -158,24 +202,46 @@ def split_words(text: str) -> list[str]:
     return words
 
 
-def cuts_at_spaces(tokenizer: dict[str, Any]) -> bool:
-    """Is the encoding of a text that of its pieces (`split_words`) in a row? tokenizer: the tokenizer.json.
+def split_before_blanks(text: str) -> list[str]:
+    """The words of a text with the white space before each."""
+    words = split_before_spaces(text)
+    if len(words) == 1 and text.replace("\n", " ").replace("\t", " ").isprintable():
+        found = _WORDS.findall(text)
+        return [word[1:] if word[0] == " " and word[1:2] not in _BLANKS else " " + word for word in found]
+    return words
 
-    True for what was looked into: pre-tokenisers that begin anew at each space, behind normalisers that look at no
-    character beyond it. WordPiece, BPE and Unigram see one pre-token at a time.
+
+def word_splitter(tokenizer: dict[str, Any]) -> Callable[[str], list[str]] | None:
+    """How a text is split so that its encoding is that of the pieces in a row; None where that is not known.
+
+    tokenizer: the tokenizer.json. Known are pre-tokenisers that begin anew at white space, behind normalisers that look
+    at no character beyond it. WordPiece, BPE and Unigram see one pre-token at a time.
     """
     if any(not token["special"] for token in tokenizer["added_tokens"]) or tokenizer["model"].get("dropout"):
-        return False
+        return None
     normalizers, splitters = (_steps(tokenizer[key]) for key in ("normalizer", "pre_tokenizer"))
     kinds = [step["type"] for step in splitters]
-    drops_white_space = kinds[:1] in (["BertPreTokenizer"], ["WhitespaceSplit"], ["Whitespace"])
-    if {step["type"] for step in normalizers} - _KEEPING - (_DELETING if drops_white_space else set()):
-        return False
+    dropping = kinds[:1] in (["BertPreTokenizer"], ["WhitespaceSplit"], ["Whitespace"])
+    if {step["type"] for step in normalizers} - _KEEPING - (_DELETING if dropping else set()):
+        return None
     if kinds == ["ByteLevel"]:
-        return bool(splitters[0].get("use_regex", True))
-    if kinds in (["Metaspace"], ["WhitespaceSplit", "Metaspace"]):
-        return bool(splitters[-1].get("split", True)) and splitters[-1].get("prepend_scheme") == "always"
-    return drops_white_space and len(kinds) == 1
+        if not splitters[0].get("use_regex", True):
+            return None
+        return split_before_spaces if splitters[0]["add_prefix_space"] else split_before_blanks  # to "\nword" too
+    if kinds[-1:] == ["Metaspace"] and not (
+        splitters[-1].get("split", True) and splitters[-1].get("prepend_scheme") == "always"
+    ):
+        return None
+    if kinds == ["Metaspace"]:
+        return split_before_spaces
+    return split_dropping if dropping and kinds[1:] in ([], ["Metaspace"]) else None
+
+
+def cuts_at_chinese(tokenizer: dict[str, Any]) -> bool:
+    """Is each Chinese character a word of its own to the tokenizer, as in BERT?"""
+    steps = _steps(tokenizer["normalizer"])
+    apart = bool(steps) and steps[0]["type"] == "BertNormalizer" and steps[0]["handle_chinese_chars"]
+    return apart and word_splitter(tokenizer) is split_dropping and len(_steps(tokenizer["pre_tokenizer"])) == 1
 
 
 def _steps(part: dict[str, Any] | None) -> list[dict[str, Any]]:
@@ -188,7 +254,7 @@ def _steps(part: dict[str, Any] | None) -> list[dict[str, Any]]:
 
 
 def _space_marks(backend: "Backend") -> np.ndarray | None:
-    """(vocabulary,) bool, which tokens begin a word, of a tokenizer that does not tell words itself; None if it does."""
+    """(vocabulary,) bool: which tokens begin a word, for a tokenizer that tells no words itself; None if it does."""
     words = backend.encode("a b c", add_special_tokens=False).word_ids
     if len(words) == 1 or len(set(words)) > 1:
         return None
@@ -198,27 +264,25 @@ def _space_marks(backend: "Backend") -> np.ndarray | None:
     return marks
 
 
-def _segmenter(name: str) -> Any:
-    """A function from a text to its (word, first character, last) triples."""
+def open_segmenter(name: str) -> Callable[[str], list[str]]:
+    """A function from a run of Chinese characters to its words. Raises UserError where it is not installed."""
     try:
         import rjieba
     except ImportError:
         raise UserError(f"rows.word_segmenter={name}: it is not installed here; pip install {name}") from None
-    return lambda text: rjieba.tokenize(text, "default")
+    return rjieba.cut
 
 
-def _segmented(text: str, encoding: "Encoding", word_starts: np.ndarray, segment: Any) -> np.ndarray:
-    """Word starts where the words of Chinese text are the segmenter's; those of other text stay."""
-    begins = np.zeros(len(text) + 1, bool)
-    begins[[start for _, start, _ in segment(text)]] = True
-    chinese = np.fromiter(map(is_chinese, text), bool, len(text))
+def _segmented(
+    text: str, encoding: "Encoding", word_starts: np.ndarray, segment: Callable[[str], list[str]]
+) -> np.ndarray:
+    """Word starts where the words of Chinese characters are the segmenter's; those of other text stay."""
+    chinese, begins = np.zeros(len(text) + 1, bool), np.zeros(len(text) + 1, bool)
+    for run in _CHINESE_RUN.finditer(text):
+        chinese[run.start() : run.end()] = True
+        begins[[run.start() + end for end in accumulate(map(len, segment(run[0])[:-1]), initial=0)]] = True
     first, last = np.array(encoding.offsets, np.int64).reshape(-1, 2).T
-    inside = chinese[np.minimum(first, len(text) - 1)]
-    counts = np.concatenate([[0], np.cumsum(begins)])
-    later = np.concatenate([[True], first[1:] > first[:-1]])  # not a further byte of the same character
-    return np.where(inside, later & (counts[last] > counts[first]), word_starts)
-
-
-def is_chinese(character: str) -> bool:
-    """Han characters, the supplementary planes among them."""
-    return "㐀" <= character <= "鿿" or "豈" <= character <= "﫿" or "𠀀" <= character <= "𲎯"
+    before = np.concatenate([[0], np.cumsum(begins)])  # words that begin before each character
+    # Tokens of bytes may share a character: the first of them begins the word.
+    new = np.clip(np.concatenate([[0], np.maximum.accumulate(last)[:-1]]), first, last)
+    return np.where(chinese[first], before[last] > before[new], word_starts)

@@ -19,21 +19,27 @@ _WIDE_MARK = re.compile(f"[{_WIDE}]")
 _NEXT = re.compile(r"\s*+[\"'“‘«(\[¿¡]*+(\w*)")
 _WORD_BEFORE = re.compile(r"[^\s\"'“‘«(\[—–/\u2e80-\uffef-]{1,16}\Z")
 _DOTTED = re.compile(r"(?:[^\W\d_]\.)+[^\W\d_]\Z")  # U.S  e.g  a.m
+
+
+def _words(listed: str) -> frozenset[str]:
+    return frozenset(listed.split())
+
+
 # Before a name: never the end of a sentence.
-_LEADING = frozenset(
+_LEADING = _words(
     "mr mrs ms mx messrs dr drs prof st ste mt ft gen col maj capt cpt cmdr lt sgt cpl adm rev fr sr hon pres gov sen "
-    "rep supt insp amb treas cf vs viz ca approx resp esp incl e.g i.e bzw z.b d.h nr hr mme mlle".split()
+    "rep supt insp amb treas cf vs viz ca approx resp esp incl e.g i.e bzw z.b d.h nr hr mme mlle"
 )
-_NUMBERED = frozenset("no nos art fig figs eq vol vols p pp ch sec ext".split())  # before a number: not the end
+_NUMBERED = _words("no nos art fig figs eq vol vols p pp ch sec ext")  # before a number: not the end
 # They may end one: they do where a word follows that often begins a sentence.
-_TRAILING = frozenset(
+_TRAILING = _words(
     "inc ltd co corp bros llc plc jr etc al ave blvd rd dept univ assn est ed eds ph.d m.d b.a m.a jan feb mar apr jun "
-    "jul aug sep sept oct nov dec usw".split()
+    "jul aug sep sept oct nov dec usw"
 )
-_OPENERS = frozenset(
+_OPENERS = _words(
     "The This That These Those There Then Thus Therefore It Its He His She Her They Their We Our You Your I My In On "
     "At As After Although Also An A And But Because Before By For From However If Meanwhile Most Many No Not Now Once "
-    "One Or Some Since So Such To Today Under Until What When Where While Who Why With Yet Yes Please Thanks".split()
+    "One Or Some Since So Such To Today Under Until What When Where While Who Why With Yet Yes Please Thanks"
 )
 
 

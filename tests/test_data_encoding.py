@@ -1,6 +1,8 @@
 """Token ids and words: what is looked up is what the tokenizer itself says, whatever the tokenizer and the text."""
 
+import itertools
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +14,12 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from data import encoding
 from data.config import UserError
-from data.encoding import Encoder, cuts_at_spaces, open_encoder, split_words
+from data.encoding import Encoder, open_backend, open_encoder, split_before_blanks, split_before_spaces, word_splitter
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 TEXTS = [
     "The lobsters are blue, only becoming red on cooking: 3.50 each!", "Σίσυφος naïve CAFÉ don't  stop\tnow \n then",
-    "北京天安门在中国的首都，我爱它。", "deux mots, et l'été", "[SEP] is text, [MASK] too", "don't can't won't lobsterlike",
+    "北京天安门在中国的首都，我爱它。", "deux mots, et l'été", "[SEP] is text, [MASK] too", "don't can't won't",
 ] * 3  # fmt: skip
 
 
@@ -53,7 +55,7 @@ def build(kind: str) -> tokenizers.Tokenizer:
 
 CUT = ["wordpiece", "wordpiece, cased", "bpe", "bpe, prefixed", "unigram", "unigram of words"]
 BACKENDS = {kind: build(kind) for kind in [*CUT, "bpe, folded", "unigram, unsplit"]}
-CHARACTERS = "abΣé'.,3 \u0301\u00a8\u3000\u200b\x1c\t\n北京。\u2581[]\u00adfi"
+CHARACTERS = "abΣé'.,3    \n\n\t\u0301\u00a8\u3000\u200b\x1c北京。\u2581[]\u00adfi"
 
 
 def plain(kind: str, texts: list[str]) -> list[tuple[list[int], list[bool]]]:
@@ -79,21 +81,21 @@ def looked_up(encoder: Encoder, texts: list[str]) -> list[tuple[list[int], list[
 
 @pytest.mark.parametrize("kind", BACKENDS)
 def test_which_tokenizers_are_cut_at_spaces(kind: str):
-    assert cuts_at_spaces(json.loads(BACKENDS[kind].to_str())) == (kind in CUT)
+    assert (word_splitter(json.loads(BACKENDS[kind].to_str())) is not None) == (kind in CUT)
 
 
 def test_a_tokenizer_with_words_of_its_own_or_dropout_is_not_cut():
     backend = build("wordpiece")
     backend.add_tokens(["New York"])
-    assert not cuts_at_spaces(json.loads(backend.to_str()))
+    assert word_splitter(json.loads(backend.to_str())) is None
     facts = json.loads(BACKENDS["bpe"].to_str())
     facts["model"]["dropout"] = 0.1
-    assert not cuts_at_spaces(facts)
+    assert word_splitter(facts) is None
 
 
 @pytest.mark.parametrize("kind", [*CUT, "bpe, folded"])
 def test_tokens_and_words_are_those_of_the_whole_text(kind: str):
-    encoder = Encoder(BACKENDS[kind].to_str(), None)
+    encoder = Encoder(open_backend(BACKENDS[kind].to_str()), None)
 
     @settings(max_examples=150, deadline=None)
     @given(st.lists(st.text(alphabet=st.sampled_from(CHARACTERS), max_size=25) | st.text(max_size=12), max_size=4))
@@ -106,17 +108,17 @@ def test_tokens_and_words_are_those_of_the_whole_text(kind: str):
 
 @given(st.text(alphabet=st.sampled_from(CHARACTERS), max_size=25))
 def test_pieces_are_the_text_with_a_space_between(text: str):
-    pieces = split_words(text)
-    assert "".join(piece[1:] if piece.startswith(" ") else " " + piece for piece in pieces) == text
+    for split in (split_before_spaces, split_before_blanks):
+        assert "".join(piece[1:] if piece.startswith(" ") else " " + piece for piece in split(text)) == text
 
 
 def test_special_tokens_in_text_are_text():
-    encoded = Encoder(BACKENDS["wordpiece"].to_str(), None).encode(["a [SEP] [MASK] [PAD]"])
+    encoded = Encoder(open_backend(BACKENDS["wordpiece"].to_str()), None).encode(["a [SEP] [MASK] [PAD]"])
     assert not {0, 2, 3, 4} & set(encoded.input_ids.tolist())
 
 
 def test_words_of_a_tokenizer_that_tells_none_begin_at_its_mark_of_a_space():
-    encoder = Encoder(BACKENDS["unigram, unsplit"].to_str(), None)
+    encoder = Encoder(open_backend(BACKENDS["unigram, unsplit"].to_str()), None)
     text = "the lobsters are blue"
     tokens = [BACKENDS["unigram, unsplit"].id_to_token(i) for i in encoder.encode([text]).input_ids.tolist()]
     assert encoder.encode([text]).word_starts.tolist() == [token.startswith("▁") for token in tokens]
@@ -125,34 +127,37 @@ def test_words_of_a_tokenizer_that_tells_none_begin_at_its_mark_of_a_space():
 
 @pytest.mark.parametrize("kind", ["wordpiece", "bpe", "unigram"])
 def test_words_of_chinese_are_the_segmenters_and_others_stay(kind: str):
-    pytest.importorskip("rjieba")
-    text = "北京天安门在中国 lobsters are 我爱北京"
-    encoder = Encoder(BACKENDS[kind].to_str(), "rjieba")
-    encoded = encoder.encode([text])
-    offsets = BACKENDS[kind].encode(text, add_special_tokens=False).offsets
-    begins = {start for (start, _), begin in zip(offsets, encoded.word_starts, strict=True) if begin}
-    words = {text.index(word) for word in ("北京", "天安门", "在", "中国", "lobsters", "are", "我", "爱北京")} | {text.rindex("北京")}
-    # A token may span several words (one begins with it), or hold the space before its word.
-    covered = {
-        start: any(start <= word < max(end, start + 1) for word in words) or text[start] == " " for start, end in offsets
-    }
-    assert all(covered[start] for start in begins)
-    if kind == "wordpiece":  # a token for each character
-        assert begins == words
-    if kind == "bpe":  # a character is up to three tokens: those that continue it begin no word
-        assert encoded.word_starts.sum() == len(begins)
+    rjieba = pytest.importorskip("rjieba")
+    text = "北京天安门在中国, lobsters 小明硕士毕业于中国科学院计算所，后在京都大学深造。 like乒乓球拍卖完了"
+    begins = set()
+    for run in re.finditer("[一-龥]+", text):
+        ends = itertools.accumulate(map(len, rjieba.cut(run[0])), initial=run.start())
+        begins |= set(list(ends)[:-1])
+    assert 12 < len(begins) < 30
+    whole = BACKENDS[kind].encode(text, add_special_tokens=False)
+    encoded = Encoder(open_backend(BACKENDS[kind].to_str()), "rjieba").encode([text])
+    assert encoded.input_ids.tolist() == whole.ids
+    seen: set[int] = set()
+    words = [None, *whole.word_ids]
+    for number, (start, end) in enumerate(whole.offsets):
+        if "一" <= text[start] <= "龥":  # the first token that holds the first character of a word begins it
+            expected = any(start <= begin < end and begin not in seen for begin in begins)
+        else:
+            expected = words[number] != words[number + 1]
+        assert encoded.word_starts[number] == expected
+        seen |= set(range(start, end))
 
 
 def test_a_segmenter_that_is_not_installed_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(__import__("sys").modules, "rjieba", None)
     with pytest.raises(UserError, match=r"rows\.word_segmenter=rjieba: .*pip install rjieba"):
-        Encoder(BACKENDS["wordpiece"].to_str(), "rjieba")
+        Encoder(open_backend(BACKENDS["wordpiece"].to_str()), "rjieba")
 
 
 def test_memory_of_pieces_is_bounded(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(encoding, "PIECES_KEPT", 50)
     monkeypatch.setattr(encoding, "BATCH_CHARACTERS", 400)
-    encoder = Encoder(BACKENDS["wordpiece"].to_str(), None)
+    encoder = Encoder(open_backend(BACKENDS["wordpiece"].to_str()), None)
     texts = [f"word{i} stone{i} the" for i in range(400)]
     assert looked_up(encoder, texts) == plain("wordpiece", texts)
     assert len(encoder._numbers) < 50 + 400
@@ -167,8 +172,8 @@ def test_an_encoder_is_known_by_the_tokenizer_not_by_its_folder(tmp_path: Path):
 
 
 def test_no_texts_no_tokens():
-    encoded = Encoder(BACKENDS["bpe"].to_str(), None).encode([])
+    encoded = Encoder(open_backend(BACKENDS["bpe"].to_str()), None).encode([])
     assert [len(part) for part in encoded] == [0, 0, 0]
-    encoded = Encoder(BACKENDS["wordpiece"].to_str(), None).encode(["", " \t", "\u200b"])
+    encoded = Encoder(open_backend(BACKENDS["wordpiece"].to_str()), None).encode(["", " \t", "\u200b"])
     assert encoded.ends.tolist() == [0, 0, 0]
     assert np.issubdtype(encoded.input_ids.dtype, np.int32)

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from test_data_rows import CLS, FIRST, SEP, numbered, spans
 
 from data.rows import Row, pack_rows
-from test_data_rows import CLS, FIRST, SEP, numbered, spans
 
 LENGTH = 64
 ROOM = LENGTH - 3

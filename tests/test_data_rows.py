@@ -1,4 +1,4 @@
-"""Rows: of every packing, no token is lost or doubled, none too long, starts are right, the count of what is left too."""
+"""Rows of every packing: no token is lost or doubled, none too long, starts are right, what is left out is counted."""
 
 import numpy as np
 import pytest

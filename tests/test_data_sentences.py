@@ -98,7 +98,7 @@ def test_lines_are_told_without_their_breaks_and_blank_ones_not_at_all():
 
 @pytest.mark.shared
 def test_boundaries_of_real_text_are_found(shared):
-    """Sentences of web text joined to paragraphs: 97 % of the cuts are right, 98 % of the ends with a mark are found."""
+    """Sentences of web text joined to paragraphs: 97 % of the cuts are right, 98 % of the marked ends found."""
     paragraphs: list[list[str]] = []
     for line in (shared / "pos_en_ud_ewt" / "en_ewt-ud-dev.conllu").read_text(encoding="utf-8").splitlines():
         if line.startswith(("# newpar", "# newdoc")):
