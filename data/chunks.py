@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from data.census import Chunk, Plan, Scan
-from data.config import UserError
+from data.config import Tokenizer, UserError
 from data.corpus import SourceFile
 from data.documents import Piece, hash_text, read_documents
 from data.records import Bad
-from data.tokenizer import count_words
+from data.vocabulary import count_words
 
 CHUNK_BADS = 10_000  # records described per chunk; the counts are always full
 
@@ -67,7 +67,7 @@ def read_group(group: int, files: list[SourceFile], chunk_bytes: int) -> Iterato
         yield Scan(Chunk(group, 0, is_last=True), nothing, nothing.astype(np.int64), fault=str(error))
 
 
-def scan_chunk(chunk: Chunk, counted_share: float, lowercase: bool) -> Scan:
+def scan_chunk(chunk: Chunk, counted_share: float, tokenizer: Tokenizer) -> Scan:
     """First pass, counting: hashes, sizes, and word counts of a share of the documents, chosen by hash."""
     hashes = [hash_text(document) for document in chunk.documents]
     sample = [
@@ -75,7 +75,7 @@ def scan_chunk(chunk: Chunk, counted_share: float, lowercase: bool) -> Scan:
     ]
     sizes = [_size(document) for document in chunk.documents]
     chunk.documents = []
-    words = count_words(sample, lowercase)
+    words = count_words(sample, tokenizer)
     return Scan(chunk, np.array(hashes, np.uint64), np.array(sizes, np.int64), words)
 
 

@@ -61,7 +61,7 @@ def scan(
     def count(batch: pa.Table) -> pa.Table:
         found = pickle.loads(batch["chunk"][0].as_buffer())
         if not isinstance(found, Scan):
-            found = scan_chunk(found, share, tokenizer.folds_case)
+            found = scan_chunk(found, share, tokenizer)
         return pa.table({"scan": pa.array([pickle.dumps(found)], pa.large_binary())})
 
     scans: list[Scan] = []
@@ -80,7 +80,7 @@ def scan(
 def write(
     part: Path, plans: list[Plan], chunk_bytes: int, rows: Rows, tokenizer: dict[str, Any], progress: Progress, run: str
 ) -> tuple[dict[str, list[dict[str, Any]]], dict[str, int]]:
-    """Pass 2. Returns the shards of both parts in the order of the corpus, and tokens of all rows: kept and dropped."""
+    """Pass 2. Returns the shards of both parts in the order of the corpus, and sums of what `Written` tells."""
     import pyarrow as pa
 
     texts = pa.list_(pa.large_string())
@@ -123,6 +123,6 @@ def write(
     }  # fmt: skip
     tokens = {
         name: sum(line[side][name] for line in lines for side in ("train", "held_out"))
-        for name in ("tokens", "dropped_tokens")
+        for name in ("tokens", "dropped_tokens", "empty_documents", "following_rows")
     }
     return shards, tokens

@@ -22,13 +22,8 @@ from data.records import Bad
 from data.storage import alone, fetch, fetch_once, publish
 from data.store import MANIFEST, Store, fresh_folder, open_store
 from data.tally import add_rows, check_sources, tally
-from data.tokenizer import (
-    describe_tokenizer,
-    fingerprint_of,
-    load_tokenizer,
-    save_tokenizer,
-    train_wordpiece,
-)
+from data.tokenizer import describe_tokenizer, fingerprint_of, load_tokenizer, save_tokenizer
+from data.vocabulary import train_tokenizer
 
 FORMAT = 3  # of the store; a change makes every older store a different one
 # Of text in a shard: about 8,000 rows of 128 tokens, a second of tokenising. A corpus of more than MOST_CHUNKS of them
@@ -175,7 +170,7 @@ def _make_tokenizer(folder: Path, scans: list[Scan], tokenizer: Tokenizer, rows:
             words.update(result.words)
         if not words:
             raise UserError("corpus.sources: no document holds a word; give files that hold text")
-        save_tokenizer(train_wordpiece(words, tokenizer), folder, lowercase=tokenizer.folds_case, length=rows.length)
+        save_tokenizer(train_tokenizer(words, tokenizer), folder, tokenizer, rows.length)
     else:
         load_tokenizer(tokenizer.path).save_pretrained(str(folder))
     publish(folder)  # the tasks of other nodes read it

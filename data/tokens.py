@@ -1,61 +1,69 @@
-"""Documents of a chunk -> sentences -> token ids -> one shard of rows on storage.
+"""Documents of a chunk -> sentences -> tokens -> one shard of rows on storage.
 
-In: texts, a tokenizer's folder, the rows section. Out: a shard, and how many rows and tokens it holds. Runs inside Ray
-tasks and knows no Ray; what a row is made of stands in data/rows.py.
+In: texts, a tokenizer's folder, the rows section. Out: a shard, and what went into it. Runs inside Ray tasks and knows
+no Ray; what a row is made of stands in data/rows.py.
 """
 
-import os
-from collections.abc import Iterator
+import zlib
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import NamedTuple
 
-from data.config import Rows
-from data.rows import pack_rows, split_sentences
-from data.storage import fetch_once
-from data.store import write_shard
+import numpy as np
 
-BATCH_SENTENCES = 2000  # handed to the tokenizer at once: bounds the memory of its encodings
+from data.arrangement import Documents
+from data.config import Rows
+from data.encoding import Encoder, open_encoder
+from data.rows import pack_rows
+from data.sentences import split_lines, split_sentences
+from data.store import write_shard
 
 
 class Written(NamedTuple):
-    """What a shard holds."""
+    """What one shard holds, and what it could not."""
 
     rows: int
     tokens: int
+    """Not padding; special tokens count."""
     dropped_tokens: int
+    """In no row: see data/rows.py's Packed."""
     bytes: int
+    empty_documents: int
+    """Documents (lines, where each is a row) of which the tokenizer leaves nothing; they are no rows."""
+    following_rows: int
+    """Pairs of next_sentence whose B had to follow A: the documents given were one."""
 
 
 def write_rows(
     documents: list[str], path: Path, tokenizer_folder: Path, rows: Rows, cls_id: int, sep_id: int
 ) -> Written:
-    """Tokenise and pack documents into one shard, and say what it holds. No rows, no shard."""
-    packed = list(pack_rows(_tokenise(documents, tokenizer_folder), rows.length, rows.packing, cls_id, sep_id))
-    num_bytes = write_shard(path, packed) if packed else 0
-    return Written(len(packed), sum(len(row.input_ids) for row in packed), 0, num_bytes)
+    """Tokenise and pack documents into one shard; no rows, no shard. Sentence pairs are drawn by the shard's name.
+
+    Raises UserError where rows.word_segmenter is not installed.
+    """
+    if rows.packing == "line":
+        documents = list(chain.from_iterable(map(split_lines, documents)))
+    tokens = tokenise(documents, open_encoder(tokenizer_folder, rows.word_segmenter))
+    packed = pack_rows(tokens, rows.length, rows.packing, cls_id, sep_id, seed=zlib.crc32(path.name.encode()))
+    alone = rows.packing == "next_sentence" and len(tokens.document_ends) == 1
+    return Written(
+        rows=len(packed.rows),
+        tokens=sum(len(row.input_ids) for row in packed.rows),
+        dropped_tokens=packed.dropped_tokens,
+        bytes=write_shard(path, packed.rows) if packed.rows else 0,
+        empty_documents=len(documents) - len(tokens.document_ends),
+        following_rows=len(packed.rows) if alone else 0,
+    )
 
 
-def _tokenise(documents: list[str], tokenizer_folder: Path) -> Iterator[list[list[int]]]:
-    """Token ids of each sentence of each document."""
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # Ray's tasks are the parallelism; threads would fight them
-    from tokenizers import Tokenizer as Backend
-
-    backend = Backend.from_file(str(fetch_once(tokenizer_folder / "tokenizer.json")))
-    backend.no_truncation()
-    backend.no_padding()
-    waiting: list[list[str]] = []
-    num_waiting = 0
-    for document in documents:
-        waiting.append(split_sentences(document))
-        num_waiting += len(waiting[-1])
-        if num_waiting >= BATCH_SENTENCES:
-            yield from _encode(backend, waiting)
-            waiting, num_waiting = [], 0
-    yield from _encode(backend, waiting)
+def tokenise(documents: list[str], encoder: Encoder) -> Documents:
+    """Tokens of documents. What the tokenizer leaves nothing of, sentence or document, is not in them."""
+    sentences = [split_sentences(document) for document in documents]
+    encoded = encoder.encode(list(chain.from_iterable(sentences)))
+    ends = np.concatenate([[0], encoded.ends])[list(accumulate(map(len, sentences)))] if documents else encoded.ends
+    return Documents(encoded.input_ids, encoded.word_starts, _distinct(encoded.ends), _distinct(ends))
 
 
-def _encode(backend: "object", documents: list[list[str]]) -> Iterator[list[list[int]]]:
-    sentences = [sentence for document in documents for sentence in document]
-    encodings = iter(backend.encode_batch_fast(sentences, add_special_tokens=False))  # type: ignore[attr-defined]
-    for document in documents:
-        yield [next(encodings).ids for _ in document]
+def _distinct(ends: np.ndarray) -> np.ndarray:
+    """Ends without those at which nothing ended."""
+    return ends[np.diff(ends, prepend=0) > 0]

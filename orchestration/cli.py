@@ -50,6 +50,15 @@ def _work(parser: Parser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="check all that can be checked, print it, stop")
 
 
+def _inspect(parser: Parser) -> None:
+    _recipe(parser)
+    parser.add_argument("--rows", default="3", metavar="N", help="rows to show of the step's batch (default: 3)")
+    parser.add_argument("--row-ids", metavar="12,15", help="show these rows instead")
+    parser.add_argument("--part", default="train", metavar="PART", help="train or held_out (default: train)")
+    parser.add_argument("--step", default="0", metavar="K", help="masks as at this step (default: 0)")
+    parser.add_argument("--json", action="store_true", help="one JSON object instead")
+
+
 def _pretrain(parser: Parser) -> None:
     _work(parser)
     parser.add_argument("--dump-batches", metavar="DIR", help="write what each rank trains on: DIR/rank<r>.jsonl")
@@ -105,7 +114,8 @@ def _cluster(parser: Parser) -> None:
 # verb -> what it does, its arguments, the module that does it
 VERBS: dict[str, tuple[str, Callable[[Parser], None], str]] = {
     "show": ("print the effective config as YAML", _recipe, "verbs"),
-    "prepare": ("read the corpus, train the tokenizer, write token rows", _work, "verbs"),
+    "prepare": ("read the corpus, train the tokenizer, write token rows", _work, "row_verbs"),
+    "inspect": ("show what the model will see: counts, lengths, masked rows", _inspect, "row_verbs"),
     "pretrain": ("train an encoder on the corpus; the same command again resumes", _pretrain, "verbs"),
     "sweep": ("try learning rates, frozen and full, on a task; keep the winner", _work, "verbs"),
     "report": ("write report.html of a run or sweep again, from its files", _report, "verbs"),

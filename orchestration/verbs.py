@@ -28,7 +28,7 @@ from orchestration.doctor import check_nodes
 from orchestration.progress import Progress, log_path, run_log
 from orchestration.pulse import beating
 from orchestration.recipe import load_config
-from orchestration.run import cache_of, check_identity, check_storage, fetch_run, folder_of, held, summary_of
+from orchestration.run import check_identity, check_storage, fetch_run, folder_of, held, summary_of
 
 QUIET_SECONDS = 8  # a cluster that has CPUs free answers sooner, even where its first process must start
 
@@ -64,7 +64,7 @@ def pretrain(options: argparse.Namespace) -> int:
     def work(terminal: Any, progress: Progress) -> int:
         with joined(config.cluster) as nodes:
             check_workers(config.scaling, nodes, config.cluster.autoscales)
-            _await_nodes(config, progress)
+            await_nodes(config, progress)
             with progress.stage("corpus") as update:
                 store = trainer.prepare_rows(config, run, update)
             progress.say(tell(store.manifest))
@@ -78,7 +78,7 @@ def pretrain(options: argparse.Namespace) -> int:
     return _in_run(config, run, work, steps=config.pretrain.steps, workers=config.scaling.workers)
 
 
-def _await_nodes(config: Config, progress: Progress) -> None:
+def await_nodes(config: Config, progress: Progress) -> None:
     """Wait for CPUs that others hold, or that come on demand; then look at the nodes that are there."""
     if address_of(config.cluster) is not None:
         answered = ask_for_cpus()
@@ -108,30 +108,7 @@ def _outcome(summary: dict[str, Any], run: Path) -> str:
             f"accuracy {summary['eval_accuracy_before']:.1%} -> {summary['eval_accuracy_after']:.1%}"
         )
     speed = f"{summary['tokens']:,} tokens in {summary['seconds']:,.0f} s, {summary['tokens_per_second']:,.0f} tokens/s"
-    return f"{held_out}\n{speed}\nencoder {_shown(run / 'export')}   log {_shown(run / 'log')}"
-
-
-def prepare(options: argparse.Namespace) -> int:
-    """Prepare rows, without a run."""
-    config = load_config(options.recipe, options.overrides)
-    from data.prepare import prepare as prepare_rows
-    from data.tally import tell
-    from orchestration.checks import check
-
-    check(config, folder_of(config))
-    if options.dry_run:
-        print("the corpus can be read")
-        return 0
-    with _log_of(cache_of(config)) as terminal:
-        progress, cache = Progress(terminal.err), cache_of(config)
-        with joined(config.cluster):
-            _await_nodes(config, progress)
-            with progress.stage("corpus") as update:
-                store = prepare_rows(config.corpus, config.tokenizer, config.rows, cache, update, run=config.name)
-        print(tell(store.manifest), file=terminal.out)
-        print(f"{store.train.num_rows:,} rows, {store.held_out.num_rows:,} held out", file=terminal.out)
-        print(f"rows {_shown(store.path)}   log {_shown(terminal.log)}", file=terminal.out)
-    return 0
+    return f"{held_out}\n{speed}\nencoder {as_typed(run / 'export')}   log {as_typed(run / 'log')}"
 
 
 def sweep(options: argparse.Namespace) -> int:
@@ -157,7 +134,7 @@ def sweep(options: argparse.Namespace) -> int:
     def work(terminal: Any, progress: Progress) -> int:
         with joined(config.cluster) as nodes:
             check_resources(config, nodes)
-            _await_nodes(config, progress)
+            await_nodes(config, progress)
             with progress.stage("sweep") as update:
                 entries = run_sweep(config, run, update)
         report = write_report(run)
@@ -169,7 +146,7 @@ def sweep(options: argparse.Namespace) -> int:
                 file=terminal.out,
             )
         text, beats = verdict(entries)
-        places = f"model {_shown(run / 'best')}   report {_shown(report)}   log {_shown(terminal.log)}"
+        places = f"model {as_typed(run / 'best')}   report {as_typed(report)}   log {as_typed(terminal.log)}"
         print(f"\n{text}\n{places}", file=terminal.out)
         if config.sweep.must_beat_random and not beats:
             return 1
@@ -204,10 +181,10 @@ def _print_leaderboard(entries: list[dict[str, Any]], out: Any) -> None:
 def _next_commands(config: "Config", run: Path) -> list[str]:
     """Three commands worth trying next."""
     folders = [Path(name) for name in config.sweep.encoders if name not in ("pretrained", "random")]
-    encoder = _shown(folders[0] if folders else folder_of(config) / "export")
+    encoder = as_typed(folders[0] if folders else folder_of(config) / "export")
     cloze = "cloze" if shutil.which("cloze") else ".venv/bin/cloze"
     return [
-        f"{cloze} predict {_shown(run / 'best')} FILE.txt -o labels.jsonl",
+        f"{cloze} predict {as_typed(run / 'best')} FILE.txt -o labels.jsonl",
         f"{cloze} pretrain name=mine corpus.sources=FOLDER",
         f"{cloze} sweep name=mytask sweep.encoders={encoder} task.train=TRAIN.csv task.validation=DEV.csv",
     ]
@@ -222,7 +199,7 @@ def report(options: argparse.Namespace) -> int:
     fetch_run(run)
     report = write_report(run)
     publish(report)
-    print(_shown(report))
+    print(as_typed(report))
     return 0
 
 
@@ -236,37 +213,37 @@ def predict(options: argparse.Namespace) -> int:
     check(model, options.input, options.output, options.text_field)
     with ExitStack() as stack:
         folder = Path(tempfile.mkdtemp(prefix="cloze-predict-"))
-        terminal = stack.enter_context(_log_of(folder))
+        terminal = stack.enter_context(log_of(folder))
         stack.enter_context(joined(Cluster(address=options.address)))
         update = stack.enter_context(Progress(terminal.err).stage("predict"))
         output = label(model, options.input, options.output, update, options.text_field)
     shutil.rmtree(folder)
-    print(_shown(output))
+    print(as_typed(output))
     return 0
 
 
 def _in_run(config: Config, run: Path, work: Callable[[Any, Progress], int], **facts: Any) -> int:
     """Hold the run's folder and do the work with its log open; `facts` are for `cloze status`."""
-    with held(run, config), _log_of(run) as terminal, beating(run, facts) as pulse:
+    with held(run, config), log_of(run) as terminal, beating(run, facts) as pulse:
         return work(terminal, Progress(terminal.err, pulse.watch))
 
 
 @contextmanager
-def _log_of(folder: Path) -> Iterator[Any]:
+def log_of(folder: Path) -> Iterator[Any]:
     """Send chatter to the folder's log; what goes wrong carries the log's path."""
     try:
         with run_log(folder) as terminal:
             try:
                 yield terminal
             except Exception as error:
-                error.log = _shown(terminal.log)  # pyright: ignore[reportAttributeAccessIssue]
+                error.log = as_typed(terminal.log)  # pyright: ignore[reportAttributeAccessIssue]
                 raise
     finally:
         with suppress(OSError):  # must not hide what ended the run
             publish(log_path(folder))
 
 
-def _shown(path: Path) -> str:
+def as_typed(path: Path) -> str:
     """A path as the user would type it."""
     path = Path(path).absolute()
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else shown(path)

@@ -14,7 +14,9 @@ import pytest
 ROOT = Path(__file__).parent.parent
 ROOMS = ("data", "model", "orchestration", "tuning")
 LEAVES = ("data.config", "model.config", "tuning.config")
-ENTRANCES = tuple(f"orchestration.{name}" for name in ("cli", "verbs", "cluster_verbs", "job_verbs", "__main__"))
+ENTRANCES = tuple(
+    f"orchestration.{name}" for name in ("cli", "verbs", "row_verbs", "cluster_verbs", "job_verbs", "__main__")
+)
 FILES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts): path
     for room in ROOMS
@@ -23,7 +25,8 @@ FILES = {
 TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in FILES.items()}
 # They run on one GPU, or in a test, without Ray.
 WITHOUT_RAY = (
-    *(f"data.{name}" for name in ("config", "records", "texts", "corpus", "rows", "order", "masking", "batches")),
+    *(f"data.{name}" for name in ("config", "records", "texts", "corpus", "rows", "order", "philox")),
+    *(f"data.{name}" for name in ("masking", "batches", "inspection")),
     *(f"data.{name}" for name in ("lines", "files", "formats", "documents", "census", "chunks", "tally")),
     *(f"orchestration.{name}" for name in ("config", "recipe", "plan", "progress", "metrics", "schedule")),
     *(f"orchestration.{name}" for name in ("steps", "engine", "checkpoint", "run", "clock", "pulse", "status")),
@@ -112,7 +115,7 @@ def test_rooms_are_not_imported_whole():
         ("ray", r"(data|orchestration|tuning)\..*"),
         ("torch", r"(model|orchestration|tuning)\..*"),
         ("peft", r"model\..*"),
-        ("rich", r"orchestration\.(progress|(cluster_|job_)?verbs)"),
+        ("rich", r"orchestration\.(progress|(row_|cluster_|job_)?verbs)"),
         ("matplotlib", r"tuning\.charts"),
         ("sklearn", r"tuning\.scores"),
         ("pydantic", r"(.*\.)?(config|recipe)"),

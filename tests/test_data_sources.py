@@ -192,7 +192,7 @@ def test_long_documents_are_copies_held_out_and_counted_as_one(
         monkeypatch.setattr(data.documents, "PIECE_CHARACTERS", pieces)
         corpus = Corpus(sources=[str(tmp_path / "a.txt")], deduplicate=deduplicate, held_out=0.4)  # type: ignore[arg-type]
         groups = group_files(find_files(corpus), 500)
-        scans = [scan_chunk(chunk, 0.0, True) for chunk in read_chunks(0, groups[0], 500)]
+        scans = [scan_chunk(chunk, 0.0, Tokenizer()) for chunk in read_chunks(0, groups[0], 500)]
         (plan,), counts = decide(groups, census := take_census(scans), corpus)
         facts = tally(corpus, groups[0], counts, [])
         add_up(facts)

@@ -11,6 +11,7 @@ import pytest
 
 from data import storage
 from data.config import UserError
+from data.rows import Row
 from data.store import fresh_folder, write_shard
 from orchestration import checkpoint, metrics
 
@@ -159,11 +160,12 @@ def test_shards_are_read_where_they_lie(folder):
     from data.store import MANIFEST, Shards
 
     with fresh_folder(folder / "store") as part:
-        write_shard(part / "train" / "shard-0.parquet", [np.arange(n, n + 3, dtype=np.int32) for n in range(600)])
+        rows = [Row(np.arange(n, n + 3, dtype=np.int32), np.ones(3, bool)) for n in range(600)]
+        write_shard(part / "train" / "shard-0.parquet", rows)
         (part / MANIFEST).write_text("{}")
     assert not (folder / "store" / "train" / "shard-0.parquet").exists(), "a node keeps no copy"
     other_node(folder)
-    shards = Shards(folder / "store" / "train", ("shard-0.parquet",), (600,), 4, 0)
-    ids, lengths = shards.rows(np.array([599, 0]))
-    assert ids.tolist() == [[599, 600, 601, 0], [0, 1, 2, 0]] and lengths.tolist() == [3, 3]
+    shards = Shards(folder / "store" / "train", ("shard-0.parquet",), np.array([600]), np.array([0]), 4, 0)
+    rows = shards.read(np.array([599, 0]))
+    assert rows.input_ids.tolist() == [[599, 600, 601, 0], [0, 1, 2, 0]] and rows.lengths.tolist() == [3, 3]
     assert not (folder / "store" / "train").exists() or not os.listdir(folder / "store" / "train")

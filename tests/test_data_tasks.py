@@ -10,7 +10,8 @@ import pytest
 
 from data.config import Tokenizer, UserError
 from data.tasks import TaskData, load_task, tokenise
-from data.tokenizer import count_words, load_tokenizer, save_tokenizer, train_wordpiece
+from data.tokenizer import load_tokenizer, save_tokenizer
+from data.vocabulary import count_words, train_tokenizer
 
 EXAMPLES = [('a fine, "quoted" film', "good"), ("two\nlines", "bad"), ("café 人权", "good"), ("dull", "bad")] * 3
 
@@ -128,8 +129,8 @@ def test_broken_line_of_jsonl_is_named(tmp_path: Path):
 
 def test_tokens_are_those_of_transformers_cut_and_padded(tmp_path: Path):
     texts = [text for text, _ in EXAMPLES] + ["a fine fine fine fine film with many more words than fit"]
-    backend = train_wordpiece(count_words(texts * 2, True), Tokenizer(vocab_size=60))
-    save_tokenizer(backend, tmp_path, lowercase=True, length=128)
+    small = Tokenizer(vocab_size=60)
+    save_tokenizer(train_tokenizer(count_words(texts * 2, small), small), tmp_path, small, length=128)
     ids, lengths = tokenise(texts, tmp_path, 12)
     expected = load_tokenizer(tmp_path)(texts, truncation=True, max_length=12, padding=True)
     assert ids.dtype == lengths.dtype == np.int32

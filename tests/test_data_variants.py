@@ -12,7 +12,7 @@ import pytest
 
 from data.census import decide, take_census
 from data.chunks import read_chunks, scan_chunk
-from data.config import Corpus, UserError
+from data.config import Corpus, Tokenizer, UserError
 from data.corpus import find_files
 from data.documents import read_documents
 from data.formats import read_records
@@ -36,7 +36,7 @@ def count(path: Path, **source: str) -> tuple[tuple[int, ...], dict[str, int]]:
     """Kept, empty, duplicate and quarantined documents of a file, as prepare counts them, and why."""
     corpus = Corpus(sources=[{"path": str(path), **source}])  # type: ignore[list-item]
     files = find_files(corpus)
-    scans = [scan_chunk(chunk, 0.0, True) for chunk in read_chunks(0, files, 1_000_000)]
+    scans = [scan_chunk(chunk, 0.0, Tokenizer()) for chunk in read_chunks(0, files, 1_000_000)]
     _, counts = decide([files], take_census(scans), corpus)
     facts = tally(corpus, files, counts, [])
     assert facts["documents_read"] == sum(facts[f"documents_{outcome}"] for outcome in OUTCOMES)

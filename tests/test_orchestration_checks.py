@@ -4,9 +4,9 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+from made_store import made_store
 
 from data.config import UserError
-from made_store import made_store
 from model.encoder import FAMILIES
 from orchestration.checks import check_packing, remarks
 from orchestration.recipe import build_config

@@ -2,9 +2,10 @@
 
     python tests/benchmarks/bench_stream.py [ROWS]
 
-Two stores of rows of 128 tokens, one of ROWS (default 100,000) and one ten times as large, are each streamed once, masked,
-to two ranks that do not train. Peak memory: unique memory (USS) of every process of the Ray that streams, sampled every
-0.1 s, and of the object store. Start: seconds from building the stream to the first step, at 1 % and 99 % of the run.
+Two stores of rows of 128 tokens, one of ROWS (default 100,000) and one ten times as large, are each streamed once,
+masked, to two ranks that do not train. Peak memory: unique memory (USS) of every process of the Ray that streams,
+sampled every 0.1 s, and of the object store. Start: seconds from building the stream to the first step, at 1 % and at
+99 % of the run.
 """
 
 import sys
@@ -21,10 +22,11 @@ import ray
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from made_store import made_manifest
+
 from data.config import Masking
 from data.rows import Row
 from data.store import Store, write_shard
-from made_store import made_manifest
 from orchestration.stream import Pacer, Plan, build, order_of, parts_of
 
 LENGTH, SHARD_ROWS, GLOBAL_BATCH, RANKS = 128, 8000, 256, 2

@@ -1,0 +1,210 @@
+"""What the verbs of rows do: make them from a corpus, and show what the model will see of them.
+
+In: a verb's parsed options. Out: its exit code, and what it prints. What is counted of rows is data/inspection.py's.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from data.config import UserError
+from data.store import Store
+from orchestration.cluster import joined
+from orchestration.config import Config
+from orchestration.progress import Progress
+from orchestration.recipe import load_config
+from orchestration.run import cache_of, folder_of
+from orchestration.verbs import as_typed, await_nodes, log_of
+
+PARTS = ("train", "held_out")
+BAR_CELLS = 40
+STYLES = {
+    "text": "", "special": "dim", "masked": "black on yellow", "random": "bold red", "kept": "underline green",
+    "boundary": "bold magenta",
+}  # fmt: skip
+LEGEND = (
+    ("masked", "[MASK:word]"), ("text", " hidden  "), ("random", "{shown|word}"), ("text", " another word shown  "),
+    ("kept", "{word}"), ("text", " to be guessed though shown  "),
+    ("boundary", "‖"), ("text", " next document or segment"),
+)  # fmt: skip
+
+
+def prepare(options: argparse.Namespace) -> int:
+    """Prepare rows, without a run."""
+    config = load_config(options.recipe, options.overrides)
+    from data.tally import tell
+    from orchestration.checks import check
+
+    check(config, folder_of(config))
+    if options.dry_run:
+        print("the corpus can be read")
+        return 0
+    with _prepared(config) as (store, terminal):
+        print(tell(store.manifest), file=terminal.out)
+        print(f"{store.train.num_rows:,} rows, {store.held_out.num_rows:,} held out", file=terminal.out)
+        print(f"rows {as_typed(store.path)}   log {as_typed(terminal.log)}", file=terminal.out)
+    return 0
+
+
+@contextmanager
+def _prepared(config: Config) -> Iterator[tuple[Store, Any]]:
+    """The store of a config, prepared if that was not done, and the terminal."""
+    from data.prepare import prepare as prepare_rows
+
+    cache = cache_of(config)
+    with log_of(cache) as terminal:
+        progress = Progress(terminal.err)
+        with joined(config.cluster):
+            await_nodes(config, progress)
+            with progress.stage("corpus") as update:
+                store = prepare_rows(config.corpus, config.tokenizer, config.rows, cache, update, run=config.name)
+        yield store, terminal
+
+
+def inspect(options: argparse.Namespace) -> int:
+    """Show counts and a few rows of the corpus as the model sees them at a step."""
+    wanted = None
+    if options.row_ids is not None:
+        wanted = [_whole_number("--row-ids", word) for word in options.row_ids.split(",")]
+    num_rows, step = _whole_number("--rows", options.rows), _whole_number("--step", options.step)
+    if num_rows < 1:
+        raise UserError(f"--rows {num_rows}: no row to show; give 1 or more")
+    if options.part not in PARTS:
+        raise UserError(f"--part {options.part}: no such part; give one of: {', '.join(PARTS)}")
+    config = load_config(options.recipe, options.overrides)
+    if step >= config.pretrain.steps:
+        raise UserError(f"--step {step}: the run has steps 0 to {config.pretrain.steps - 1}; give one of them")
+    from orchestration.checks import check
+
+    check(config, folder_of(config))
+    with _prepared(config) as (store, terminal):
+        facts = look(config, store, options.part, step, num_rows, wanted)
+        if options.json:
+            print(json.dumps(facts, ensure_ascii=False), file=terminal.out)
+        else:
+            show_facts(facts, terminal.out)
+    return 0
+
+
+def _whole_number(name: str, text: str) -> int:
+    """The number of an option. Raises UserError."""
+    if not text.strip().isdecimal():
+        raise UserError(f"{name} {text}: not a whole number; give 0 or more")
+    return int(text)
+
+
+def look(
+    config: Config, store: Store, part: str, step: int, num_rows: int, wanted: list[int] | None
+) -> dict[str, Any]:
+    """All that `inspect` shows, as one mapping. Raises UserError for rows that are not there.
+
+    Rows: those `wanted`; else the first of the training batch of `step`, or of the held-out part. Training rows are
+    masked as at `step`; a wanted one as at the visit that the epoch of that step finds its source at; held-out rows as
+    in every evaluation.
+    """
+    from data.inspection import mark_rows, summarise
+    from data.masking import mlm_probability
+    from orchestration.stream import EVALUATION_VISIT, order_of
+
+    there = getattr(store, part).num_rows
+    if not there:
+        raise UserError(f"--part {part}: no document is held out, so it has no rows; give --part train")
+    if wanted is not None and max(wanted) >= there:
+        raise UserError(f"--row-ids {max(wanted)}: {part} has the rows 0 to {there - 1}; give some of these")
+    if part == "held_out":
+        step = 0  # evaluation keeps to the first share
+        row_ids = np.array(wanted) if wanted is not None else np.arange(min(num_rows, there))
+        visits = np.full(len(row_ids), EVALUATION_VISIT)
+    else:
+        weights = tuple(source.weight for source in config.corpus.sources)
+        order = order_of(store, weights, config.seed, config.pretrain.global_batch)
+        if wanted is not None:
+            row_ids = np.array(wanted)
+            visits = _visits_before(step // order.steps_per_epoch, row_ids, store, weights)
+        else:
+            window = order.window(order.window_of(step))
+            row_ids = window.rows[step - window.first_step][:num_rows]
+            visits = window.visits[step - window.first_step][:num_rows]
+    share = float(mlm_probability(config.masking, step, config.pretrain.steps))
+    facts = summarise(store, part, config.masking, share, config.seed)
+    for source in facts["sources"]:
+        named = 0 <= source["source"] < len(config.corpus.sources)
+        source["path"] = config.corpus.sources[source["source"]].path if named else "corpus.held_out_sources"
+    return {
+        "store": str(store.path), "step": step, "strategy": config.masking.strategy, "mlm_probability": share, **facts,
+        "rows_shown": mark_rows(store, part, row_ids, visits, share, config.seed, config.masking),
+    }  # fmt: skip
+
+
+def _visits_before(epoch: int, row_ids: np.ndarray, store: Store, weights: tuple[float, ...]) -> np.ndarray:
+    """How often the source of each row was gone through whole before an epoch: with weight 1, `epoch` times."""
+    shards = store.train
+    sources = shards.shard_sources[np.searchsorted(np.cumsum(shards.shard_rows), row_ids, side="right")]
+    visits = np.empty(len(row_ids), np.int64)
+    for source in np.unique(sources):
+        rows = int(shards.shard_rows[shards.shard_sources == source].sum())
+        visits[sources == source] = epoch * max(1, round(weights[source] * rows)) // rows
+    return visits
+
+
+def show_facts(facts: dict[str, Any], out: Any) -> None:
+    """Print what `look` found; in colour where `out` is a terminal that has any."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(file=out, highlight=False, soft_wrap=True)
+    for name, line in _lines(facts):
+        console.print(Text.assemble((f"{name:<12}", "bold"), line))
+    lengths = facts["sample"]["lengths"]
+    most = max(bar["rows"] for bar in lengths)
+    for bar in lengths:
+        span = f"{bar['from']}-{bar['to']}" if bar["from"] < bar["to"] else str(bar["to"])
+        cells = "█" * -(-BAR_CELLS * bar["rows"] // most)
+        console.print(Text.assemble(f"{span:>10}  ", (cells, "cyan"), f" {bar['rows']:,}"))
+    for row in facts["rows_shown"]:
+        label = "" if row["pair_label"] is None else f", pair label {row['pair_label']}"
+        head = f"\nrow {row['row_id']}, visit {row['visit']}: {row['tokens']} tokens, {row['targets']} targets{label}"
+        console.print(Text(head, "bold"))
+        console.print(Text.assemble(*((text, STYLES[kind]) for kind, text in row["parts"])))
+    console.print(Text.assemble("\n", *((text, STYLES[kind]) for kind, text in LEGEND)))
+
+
+def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    """Name and text of each fact but the lengths."""
+    documents, rows, sample = facts["documents"], facts["rows"], facts["sample"]
+    outcomes = " + ".join(f"{documents[name]:,} {name}" for name in ("kept", "empty", "duplicate", "quarantined"))
+    reasons = ", ".join(f"{number:,} {reason}" for reason, number in facts["quarantined_by_reason"].items())
+    scripts = ", ".join(f"{name} {_percent(share)}" for name, share in list(sample["scripts"].items())[:6])
+    lines = [
+        ("documents", f"{documents['read']:,} read = {outcomes}" + (f" ({reasons})" if reasons else "")),
+        ("files", f"{facts['files']:,}"),
+        *(
+            ("source", f"{source['path']}: {source['rows']:,} rows, {source['held_out_rows']:,} held out")
+            for source in facts["sources"]
+        ),
+        ("rows", f"{rows['train']:,}, {rows['held_out']:,} held out, of {rows['length']} tokens ({rows['packing']})"),
+        ("tokens", f"{facts['tokens']:,}"),
+        ("sample", f"{sample['rows']:,} rows of {facts['part']}, {sample['tokens']:,} tokens"),
+        ("unknown", f"{_percent(sample['unknown_share'])} of the tokens"),
+        ("padding", _percent(sample["padding_share"])),
+        ("scripts", scripts or "no letters"),
+    ]
+    if labels := sample["pair_labels"]:
+        lines.append(("pair labels", f"{labels['1']:,} of 1, {labels['0']:,} of 0"))
+    elif several := sample["rows_of_several_segments"]:
+        lines.append(("segments", f"{several:,} rows hold several documents"))
+    for strategy, target in sample["targets"].items():
+        mark = "  <- masking.strategy" if strategy == facts["strategy"] else ""
+        seen = ", ".join(f"{_percent(target[name])} {name}" for name in ("masked", "random", "kept"))
+        lines.append((strategy, f"{_percent(target['share'])} targets, of these {seen}{mark}"))
+    shortest, longest = sample["shortest"], sample["longest"]
+    ends = f"{shortest['tokens']} (row {shortest['row_id']}) to {longest['tokens']} tokens (row {longest['row_id']})"
+    return [*lines, ("lengths", ends)]
+
+
+def _percent(share: float | None) -> str:
+    return "none" if share is None else f"{share:.2%}"
