@@ -150,7 +150,7 @@ def test_copies_never_straddle_the_parts(tmp_path: Path):
 def test_two_documents_are_one_for_each_part_and_one_document_is_trained_on(tmp_path: Path):
     for num_documents, held_out in ((2, 0.001), (2, 0.999), (1, 0.5)):
         corpus = write_corpus(tmp_path / f"corpus{num_documents}", num_documents, num_files=1)
-        store = run(corpus, tmp_path / "cache", rows={"length": 128}, held_out=held_out, vocab_size=14)
+        store = run(corpus, tmp_path / "cache", rows={"length": 128}, held_out=held_out, vocab_size=20)
         assert (store.train.num_rows, store.held_out.num_rows) == (1, num_documents - 1)
         assert store.held_out.read(np.array([], np.int64)).input_ids.shape == (0, 128)
 
