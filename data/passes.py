@@ -55,7 +55,8 @@ def scan(
 
     def read(batch: pa.Table) -> Iterator[pa.Table]:
         for group in batch["group"].to_pylist():
-            for found in read_group(*pickle.loads(group), chunk_bytes):
+            number, files = pickle.loads(group)
+            for found in read_group(number, files, chunk_bytes):
                 yield pa.table({"chunk": pa.array([pickle.dumps(found)], pa.large_binary())})
 
     def count(batch: pa.Table) -> pa.Table:
