@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import NamedTuple
 
+import pyarrow as pa
+
 from data.config import UserError
 from data.lines import READ_ERRORS, open_bytes
 from data.storage import SCHEMES, list_bucket
@@ -43,7 +45,7 @@ def list_files(path: str) -> tuple[list[Found], bool]:
         )
     try:
         return _list_remote(path.rstrip("/"))
-    except OSError as error:
+    except (OSError, pa.ArrowException) as error:  # pyarrow has the latter where Google says what it does not know
         cause = " ".join(str(error).split())[:200]
         raise UserError(
             f"the bucket cannot be listed ({cause}); give one that exists and credentials that may list and read it "

@@ -10,8 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-import pyarrow as pa
-
 from data.columns import read_arrow, read_parquet
 from data.config import UserError
 from data.lines import READ_ERRORS
@@ -53,7 +51,7 @@ def read_records(
         for record in READERS[format](path, fields, encoding):
             if keep_blank or not (isinstance(record, Bad) and record.reason == "blank"):
                 yield record
-    except (*READ_ERRORS, csv.Error, pa.ArrowException, ValueError) as error:
+    except (*READ_ERRORS, csv.Error, ValueError) as error:
         if isinstance(error, UserError):
             raise
         yield Bad("unreadable", path, 0, " ".join(str(error).split())[:200])

@@ -30,11 +30,13 @@ from collections.abc import Iterator
 from functools import partial
 from typing import IO, Any
 
+import pyarrow as pa
+
 from data.storage import open_stream, source
 
 MARK = "\udc80"  # stands for undecodable bytes: a lone surrogate, which no valid text holds
 # What reading a file that is cut, damaged, not permitted or not in its encoding may raise, whatever compressed it.
-READ_ERRORS = (OSError, EOFError, zlib.error, lzma.LZMAError, UnicodeError)
+READ_ERRORS = (OSError, EOFError, zlib.error, lzma.LZMAError, UnicodeError, pa.ArrowException)
 UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 codecs.register_error("mark", lambda error: (MARK, error.end))  # type: ignore[attr-defined]
 
@@ -54,8 +56,6 @@ def _unpacked(file: IO[bytes]) -> IO[bytes]:
     if magic.startswith(b"\xfd7zXZ\x00"):
         return lzma.LZMAFile(file)
     if magic.startswith(b"\x28\xb5\x2f\xfd"):
-        import pyarrow as pa
-
         # 128 kB at once: where the archive is cut, what was unpacked of the last of these is lost too.
         return io.BufferedReader(pa.CompressedInputStream(file, "zstd"), 1 << 17)  # type: ignore[arg-type]
     return file

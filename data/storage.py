@@ -29,6 +29,7 @@ SCHEMES = ("s3", "gs")
 _MIRROR = re.compile(r"/tmp/cloze-mirror-\d+/(s3|gs)/([^/]+)/?(.*)")
 _KEY = re.compile(r"(?!.*(?:^|/)\.\.?(?:/|$))[\w.!@=+,~/-]+", re.ASCII)  # others have to be quoted here and not there
 _THREADS = 8
+GS_RETRY_SECONDS = 30  # Google's own limit is 15 minutes, which it also takes to say that there are no credentials
 _READ_BYTES = 1 << 18  # asked of a disk or a bucket at once; 8 kB, Python's own, is a request per page on NFS
 
 
@@ -86,7 +87,8 @@ def is_remote(path: str | Path) -> bool:
 def _filesystem(scheme: str, bucket: str) -> Any:
     from pyarrow import fs
 
-    return fs.FileSystem.from_uri(f"{scheme}://{bucket}")[0]
+    limit = f"?retry_limit_seconds={GS_RETRY_SECONDS}" if scheme == "gs" else ""
+    return fs.FileSystem.from_uri(f"{scheme}://{bucket}{limit}")[0]
 
 
 def _remote(path: Path | str) -> tuple[Any, str] | None:

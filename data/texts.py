@@ -10,8 +10,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pyarrow as pa
-
 from data.columns import count_rows
 from data.config import UserError
 from data.formats import COMPRESSED, SUFFIXES, Format, format_of, read_records
@@ -93,7 +91,7 @@ def count_lines(file: Path, format: Format) -> int:
     if format in ("parquet", "arrow"):
         try:
             return count_rows(str(file), format == "parquet")
-        except (*READ_ERRORS, pa.ArrowException):
+        except READ_ERRORS:
             return 1
     lines, last = 0, b"\n"
     try:

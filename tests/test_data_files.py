@@ -1,6 +1,7 @@
 """Folders and globs, on disk and in a bucket, and the folders that datasets.save_to_disk writes."""
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pyarrow.fs
 import pyarrow.parquet as pq
 import pytest
 
+import data.storage
 from data.config import Corpus, UserError
 from data.corpus import find_files
 from data.documents import read_documents
@@ -130,6 +132,15 @@ def test_what_is_wrong_with_a_bucket_is_one_line(bucket: pyarrow.fs.FileSystem, 
         texts(path)
     message = str(error.value)
     assert message.startswith(f"corpus.sources.0.path={path}: ") and told in message and "\n" not in message
+
+
+def test_google_bucket_without_credentials_is_said_and_not_waited_for(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(data.storage, "GS_RETRY_SECONDS", 1)
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nowhere/credentials.json")
+    begin = time.monotonic()
+    with pytest.raises(UserError, match=r"^corpus.sources.0.path=gs://cloze-nowhere/x: the bucket cannot be listed"):
+        texts("gs://cloze-nowhere/x")
+    assert time.monotonic() - begin < 30
 
 
 def test_object_that_went_away_is_unreadable_and_named(bucket: pyarrow.fs.FileSystem):
