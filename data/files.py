@@ -101,24 +101,29 @@ def _pattern(uri: str) -> re.Pattern[str]:
 
 def _chosen(names: Iterable[str], exists: Callable[[str], bool]) -> list[str]:
     """What is data among the files of folders and globs, sorted. Raises UserError for a folder of several splits."""
-    exists, listed = cache(exists), cache(_listed_in)
-    chosen: list[str] = []
-    for name in sorted(names):
-        folder, _, file = name.rpartition("/")
+    exists = cache(exists)
+
+    @cache
+    def parts_of(folder: str) -> frozenset[str] | None:
+        """Names of the files of a datasets.Dataset; None for any other folder."""
         if exists(f"{folder}/{SPLITS}"):
             splits = _read_object(f"{folder}/{SPLITS}").get("splits") or ["SPLIT"]
             raise UserError(f"{folder} is a DatasetDict of {', '.join(splits)}; give path={folder}/{splits[0]}")
-        if exists(f"{folder}/{STATE}") and (there := listed(folder)) is not None and file not in there:
-            continue
-        if not file.startswith((".", "_")):
+        listed = _read_object(f"{folder}/{STATE}").get("_data_files") if exists(f"{folder}/{STATE}") else None
+        if listed is None:
+            return None
+        parts = frozenset(file["filename"] for file in listed)
+        if lost := [part for part in sorted(parts) if not exists(f"{folder}/{part}")]:
+            raise UserError(f"{folder} lacks {', '.join(lost[:3])}, which its {STATE} lists; copy it again")
+        return parts
+
+    chosen: list[str] = []
+    for name in sorted(names):
+        folder, _, file = name.rpartition("/")
+        parts = parts_of(folder)
+        if not file.startswith((".", "_")) and (parts is None or file in parts):
             chosen.append(name)
     return chosen
-
-
-def _listed_in(folder: str) -> frozenset[str] | None:
-    """Names of the files of a datasets.Dataset; None if the folder's state.json is of something else."""
-    listed = _read_object(f"{folder}/{STATE}").get("_data_files")
-    return None if listed is None else frozenset(file["filename"] for file in listed)
 
 
 def _read_object(path: str) -> dict[str, list]:

@@ -33,6 +33,14 @@ def test_saved_dataset_gives_the_files_its_state_lists_and_no_cached_ones(tmp_pa
     assert texts(tmp_path / "saved" / "data-00000-of-00003.arrow") == expected[:34]
 
 
+def test_saved_dataset_that_lacks_a_file_is_refused(tmp_path: Path):
+    saved = datasets.Dataset.from_dict({"text": [f"text {i}" for i in range(100)]})
+    saved.save_to_disk(str(tmp_path / "saved"), num_shards=3)
+    (tmp_path / "saved" / "data-00001-of-00003.arrow").unlink()
+    with pytest.raises(UserError, match="saved lacks data-00001-of-00003.arrow, which its state.json lists"):
+        texts(tmp_path / "saved")
+
+
 def test_sliced_and_mapped_dataset_saves_what_it_shows(tmp_path: Path):
     whole = datasets.Dataset.from_dict({"text": [f"text {i}" for i in range(10)]})
     whole.select([7, 2]).map(lambda row: {"text": row["text"] + "!"}).save_to_disk(str(tmp_path / "saved"))
