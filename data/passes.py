@@ -79,7 +79,7 @@ def scan(
 def write(
     part: Path, plan: Plan, rows: Rows, tokenizer: dict[str, Any], progress: Progress, run: str
 ) -> tuple[dict[str, list[dict[str, Any]]], dict[str, int]]:
-    """Pass 2. Returns the shards of both parts in the order of the corpus, and sums over all of what `Written` tells."""
+    """Pass 2. Returns the shards of both parts in the order of the corpus, and sums of what `Written` tells of them."""
     import pyarrow as pa
     import ray
 

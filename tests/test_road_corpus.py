@@ -19,7 +19,7 @@ from data.store import open_store
 
 pytestmark = [pytest.mark.road, pytest.mark.timeout(420)]
 
-STEPS, BATCH = 12, 10
+STEPS, BATCH = 15, 10
 LETTERS = [{"body": {"text": f"Letter {n}. The clerk of court {n} wrote it; nobody read."}} for n in range(60)]
 RECIPE = f"""
 name: law
@@ -50,7 +50,8 @@ def home(tmp_path_factory, s3) -> Path:
     keys = {"access_key": "test", "secret_key": "test", "region": "us-east-1"}
     bucket = fs.S3FileSystem(**keys, endpoint_override=address, scheme="http")
     with bucket.open_output_stream("cloze-test/letters/2024/a.jsonl.gz", compression=None) as file:
-        file.write(gzip.compress("\n".join(map(json.dumps, [*LETTERS, {"body": {"text": None}}, {"body": 1}])).encode()))
+        records = [*LETTERS, {"body": {"text": None}}, {"body": 1}]
+        file.write(gzip.compress("\n".join(map(json.dumps, records)).encode()))
     with bucket.open_output_stream("cloze-test/letters/empty.jsonl") as file:
         file.write(b"")
     return folder
