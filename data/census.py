@@ -1,7 +1,7 @@
 """What the first pass over a corpus learnt -> what the second one does, and the counts that a manifest keeps.
 
-In: a `Scan` of every chunk, in the order of the corpus. Out: a `Plan` (which documents are copies, which are held out)
-and counts that add up, or the UserError of a corpus that cannot be used. Pure: numbers only, no files, no Ray.
+In: a `Scan` of every chunk, in the order of the corpus. Out: a `Plan` for each group (which documents are copies, which
+are held out) and counts that add up, or the UserError of a corpus that cannot be used. Pure: no files, no Ray.
 """
 
 from collections import Counter
@@ -52,16 +52,16 @@ class Scan:
 
 @dataclass(frozen=True)
 class Plan:
-    """What the driver decided after the first pass. A place is that of a document, or part of one, in its chunk."""
+    """What the driver decided for one group of files. A place is that of a document, or a part of one, in its chunk."""
 
-    groups: list[list[SourceFile]]
-    num_documents: dict[tuple[int, int], int]
-    """Documents of each chunk (group, number), to notice files that changed in between."""
-    dropped: dict[tuple[int, int], np.ndarray]
-    """Places of copies, and of long documents that turned out bad."""
-    held_out: dict[tuple[int, int], np.ndarray]
-    """Places of the documents that are held out."""
-    chunk_bytes: int
+    group: int
+    files: list[SourceFile]
+    num_documents: list[int] = field(default_factory=list)
+    """Documents of each chunk, to notice files that changed in between."""
+    dropped: dict[int, np.ndarray] = field(default_factory=dict)
+    """Number of a chunk -> places of copies, and of long documents that turned out bad."""
+    held_out: dict[int, np.ndarray] = field(default_factory=dict)
+    """Number of a chunk -> places of the documents that are held out."""
 
 
 @dataclass(frozen=True)
@@ -114,13 +114,13 @@ def take_census(scans: list[Scan]) -> Census:
 
 
 def decide(
-    groups: list[list[SourceFile]], chunk_bytes: int, census: Census, corpus: Corpus
-) -> tuple[Plan, dict[int, Counter[str]]]:
+    groups: list[list[SourceFile]], census: Census, corpus: Corpus
+) -> tuple[list[Plan], dict[int, Counter[str]]]:
     """Which documents are copies (all but the first of equal hash) and which are held out.
 
     Documents of held-out sources are, whoever else has them too: those are dropped there as copies. So no text stands
-    in both parts. Returns the plan and the counts of each source: read, kept, empty, duplicate, in_held_out (of the
-    duplicates) and each reason of what cannot be read.
+    in both parts. Returns a plan for each group and the counts of each source: read, kept, empty, duplicate,
+    in_held_out (of the duplicates) and each reason of what cannot be read.
     """
     whole = census.whole
     hashes, sources = census.hashes[whole], census.sources[whole]
@@ -147,17 +147,17 @@ def decide(
     fates = np.full(len(census.hashes), DROPPED, np.int8)
     fates[whole] = fate
     fates = fates[census.owners]
-    plan = Plan(groups, {}, {}, {}, chunk_bytes)
+    plans = [Plan(number, files) for number, files in enumerate(groups)]
     start = 0
     for scan in census.scans:
-        place = scan.chunk.group, scan.chunk.number
+        plan = plans[scan.chunk.group]
         here = fates[start : start + len(scan.hashes)]
-        plan.num_documents[place] = len(here)
+        plan.num_documents.append(len(here))
         for kind, places in ((DROPPED, plan.dropped), (HELD, plan.held_out)):
             if len(found := np.flatnonzero(here == kind)):
-                places[place] = found
+                places[scan.chunk.number] = found
         start += len(here)
-    return plan, counts
+    return plans, counts
 
 
 def _count(census: Census, fate: np.ndarray, in_held_out: np.ndarray) -> dict[int, Counter[str]]:

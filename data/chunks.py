@@ -79,19 +79,19 @@ def scan_chunk(chunk: Chunk, counted_share: float, tokenizer: Tokenizer) -> Scan
     return Scan(chunk, np.array(hashes, np.uint64), np.array(sizes, np.int64), words)
 
 
-def read_kept(group: int, plan: Plan) -> Iterator[tuple[int, list[str], list[str]]]:
+def read_kept(plan: Plan, chunk_bytes: int) -> Iterator[tuple[int, list[str], list[str]]]:
     """Second pass: number, training documents and held-out documents of each chunk, duplicates dropped."""
-    for chunk in read_chunks(group, plan.groups[group], plan.chunk_bytes):
-        place = (group, chunk.number)
-        if len(chunk.documents) != plan.num_documents.get(place, 0):
-            names = ", ".join(file.path for file in plan.groups[group][:3])
+    for chunk in read_chunks(plan.group, plan.files, chunk_bytes):
+        number = chunk.number
+        if plan.num_documents[number : number + 1] != [len(chunk.documents)]:
+            names = ", ".join(file.path for file in plan.files[:3])
             raise RuntimeError(f"a file changed while it was being prepared (one of {names}, ...); run again")
-        gone = [*plan.dropped.get(place, ()), *plan.held_out.get(place, ())]
-        held_out = [chunk.documents[i] for i in plan.held_out.get(place, ())]
+        gone = [*plan.dropped.get(number, ()), *plan.held_out.get(number, ())]
+        held_out = [chunk.documents[i] for i in plan.held_out.get(number, ())]
         train = chunk.documents
         if gone:
             kept = np.ones(len(train), bool)
             kept[gone] = False
             train = [document for document, stays in zip(train, kept.tolist(), strict=True) if stays]
         if train or held_out:
-            yield chunk.number, train, held_out
+            yield number, train, held_out

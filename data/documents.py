@@ -104,7 +104,7 @@ class _Growing:
         """Take more text in, give all but the last word of what is held if that is too much."""
         self.parts.append(text.replace("\0", ""))
         self.num_characters += len(text)
-        if self.num_characters > PIECE_CHARACTERS:
+        if self.num_characters >= PIECE_CHARACTERS:
             yield from self._shorten()
 
     def _shorten(self) -> Iterator[Piece]:

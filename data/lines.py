@@ -14,6 +14,7 @@ means to all readers:
     a line of white space     is blank: between blocks, and no document, whatever white space it is of (also U+00A0)
     white space around a text is stripped, whatever it is of
     other control characters  kept: what they mean is the tokenizer's business
+    bytes that do not decode  quarantine their document, and no other
     half a surrogate pair     (a JSON escape such as \\ud800) is no character: the record is quarantined
 """
 

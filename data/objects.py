@@ -30,7 +30,8 @@ DECODER = json.JSONDecoder(parse_constant=_refuse)
 def read_objects(path: str, fields: tuple[str, ...], encoding: str) -> Iterator[Record | Bad]:
     """Records of a JSON file. Of an array or of objects over several lines `line` is the record's number.
 
-    A string in place of an array's record is its one field. A line that is broken costs that line; an array that is broken costs all that follows, as one Bad "unreadable".
+    A string in place of an array's record is its one field. A line that is broken costs that line; an array that is
+    broken costs all that follows, as one Bad "unreadable".
     """
     if _is_lines(path, encoding):
         for number, line in enumerate(read_lines(path, encoding), 1):

@@ -5,7 +5,7 @@ Knows Ray and how work is cut into its tasks; what a task does stands in chunks.
 """
 
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +23,17 @@ Progress = Callable[[str, float | None], None]
 
 
 def _run(
-    name: str, groups: int, chunk_bytes: int, *stages: tuple[Callable[..., Any], float]
+    name: str, groups: Sequence[Any], chunk_bytes: int, *stages: tuple[Callable[..., Any], float]
 ) -> Iterator[dict[str, Any]]:
-    """Stream group numbers through stages on Ray Data and yield what comes out, in any order."""
+    """Stream groups through stages on Ray Data and yield what comes out, in any order.
+
+    Each task gets its own group and no other: a million files are not sent to a thousand tasks.
+    """
     import ray
 
     # from_items, because ray.data.range runs a task that asks for a whole CPU: a small cluster may have less.
-    items = [{"id": number} for number in range(groups)]
-    dataset = ray.data.from_items(items, override_num_blocks=min(groups, 1000))
+    items = [{"group": pickle.dumps(group)} for group in groups]
+    dataset = ray.data.from_items(items, override_num_blocks=min(len(groups), 1000))
     context = dataset.context
     context.enable_progress_bars = context.print_on_execution_start = False
     context.target_max_block_size = chunk_bytes // 2  # a block ends after each chunk instead of gathering thirty
@@ -45,16 +48,15 @@ def scan(
 ) -> list[Scan]:
     """Pass 1. Returns what was learnt of every chunk, in the order of the corpus; raises UserError."""
     import pyarrow as pa
-    import ray
 
     sizes = [sum(file.size_bytes for file in group) for group in groups]
     text = sum(file.text_bytes for group in groups for file in group)
     share = 0.0 if tokenizer.path else min(1.0, COUNTED_BYTES / max(1, text))
-    shared = ray.put(groups)
 
     def read(batch: pa.Table) -> Iterator[pa.Table]:
-        for group in batch["id"].to_pylist():
-            for found in read_group(group, ray.get(shared)[group], chunk_bytes):
+        for group in batch["group"].to_pylist():
+            number, files = pickle.loads(group)
+            for found in read_group(number, files, chunk_bytes):
                 yield pa.table({"chunk": pa.array([pickle.dumps(found)], pa.large_binary())})
 
     def count(batch: pa.Table) -> pa.Table:
@@ -65,7 +67,7 @@ def scan(
 
     scans: list[Scan] = []
     done = documents = 0
-    for row in _run(f"{run}-scan", len(groups), chunk_bytes, (read, READ_CPUS), (count, WORK_CPUS)):
+    for row in _run(f"{run}-scan", list(enumerate(groups)), chunk_bytes, (read, READ_CPUS), (count, WORK_CPUS)):
         result: Scan = pickle.loads(row["scan"])
         if result.fault:
             raise UserError(result.fault)
@@ -77,20 +79,19 @@ def scan(
 
 
 def write(
-    part: Path, plan: Plan, rows: Rows, tokenizer: dict[str, Any], progress: Progress, run: str
+    part: Path, plans: list[Plan], chunk_bytes: int, rows: Rows, tokenizer: dict[str, Any], progress: Progress, run: str
 ) -> tuple[dict[str, list[dict[str, Any]]], dict[str, int]]:
-    """Pass 2. Returns the shards of both parts in the order of the corpus, and sums of what `Written` tells of them."""
+    """Pass 2. Returns the shards of both parts in the order of the corpus, and sums of what `Written` tells."""
     import pyarrow as pa
-    import ray
 
-    shared = ray.put(plan)
     texts = pa.list_(pa.large_string())
 
     def read(batch: pa.Table) -> Iterator[pa.Table]:
-        for group in batch["id"].to_pylist():
-            for number, train, held_out in read_kept(group, ray.get(shared)):
+        for group in batch["group"].to_pylist():
+            plan: Plan = pickle.loads(group)
+            for number, train, held_out in read_kept(plan, chunk_bytes):
                 columns = {"train": pa.array([train], texts), "held_out": pa.array([held_out], texts)}
-                yield pa.table({"group": [group], "chunk": [number], **columns})
+                yield pa.table({"group": [plan.group], "chunk": [number], **columns})
 
     def tokenise(batch: pa.Table) -> pa.Table:
         place = batch["group"][0].as_py(), batch["chunk"][0].as_py()
@@ -105,17 +106,17 @@ def write(
         return pa.Table.from_pylist([line])
 
     lines: list[dict[str, Any]] = []
-    written = 0
-    for line in _run(f"{run}-rows", len(plan.groups), plan.chunk_bytes, (read, READ_CPUS), (tokenise, WORK_CPUS)):
+    written, num_chunks = 0, sum(len(plan.num_documents) for plan in plans)
+    for line in _run(f"{run}-rows", plans, chunk_bytes, (read, READ_CPUS), (tokenise, WORK_CPUS)):
         lines.append(line)
         written += line["train"]["rows"] + line["held_out"]["rows"]
-        progress(f"rows: {written:,} of {rows.length} tokens", 0.5 + 0.5 * len(lines) / len(plan.num_documents))
+        progress(f"rows: {written:,} of {rows.length} tokens", 0.5 + 0.5 * len(lines) / num_chunks)
     lines.sort(key=lambda line: (line["group"], line["chunk"]))
     shards = {
         side: [
             {
                 "name": line["name"], "rows": line[side]["rows"], "bytes": line[side]["bytes"],
-                "source": plan.groups[line["group"]][0].source,
+                "source": plans[line["group"]].files[0].source,
             }
             for line in lines if line[side]["rows"]
         ]

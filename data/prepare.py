@@ -153,7 +153,7 @@ def _fill(
     """Write everything but the manifest into `part` and return the manifest."""
     groups = group_files(files, chunk_bytes)
     scans = scan(groups, chunk_bytes, tokenizer, progress, run)
-    plan, counts = decide(groups, chunk_bytes, census := take_census(scans), corpus)
+    plans, counts = decide(groups, census := take_census(scans), corpus)
     empty_files = [name for result in scans for name in result.chunk.empty_files]
     facts = tally(corpus, files, counts, empty_files)
     bads = [bad for result in scans for bad in result.chunk.bads]
@@ -168,7 +168,7 @@ def _fill(
             quarantine.write(json.dumps(bad._asdict(), ensure_ascii=False) + "\n")
     progress(f"tokenizer: from {facts['documents_kept']:,} documents", 0.4)
     described = _make_tokenizer(part / "tokenizer", scans, tokenizer, rows)
-    shards, tokens = write(part, plan, rows, described, progress, run)
+    shards, tokens = write(part, plans, chunk_bytes, rows, described, progress, run)
     if not shards["train"]:
         raise UserError("corpus.sources: no document holds a token of tokenizer.path; give other text or tokenizer")
     add_rows(facts, shards)

@@ -27,6 +27,7 @@ TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in FIL
 WITHOUT_RAY = (
     *(f"data.{name}" for name in ("config", "records", "texts", "corpus", "rows", "order", "philox")),
     *(f"data.{name}" for name in ("masking", "batches", "inspection")),
+    *(f"data.{name}" for name in ("lines", "files", "formats", "documents", "census", "chunks", "tally")),
     *(f"orchestration.{name}" for name in ("config", "recipe", "plan", "progress", "metrics", "schedule")),
     *(f"orchestration.{name}" for name in ("steps", "engine", "checkpoint", "run", "clock", "pulse", "status")),
     *(f"tuning.{name}" for name in ("config", "space", "scores", "leaderboard", "charts", "report")),

@@ -255,7 +255,8 @@ def test_cut_archive_gives_what_it_holds_and_names_the_file(tmp_path: Path, suff
     for size in (60, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:size])
         documents = read(path)
-        assert len(texts(documents)) > (100 if size > 60 and suffix in ("gz", "zst") else -1)  # the others pack a MB at once
+        if size > 60 and suffix in ("gz", "zst"):  # the others pack more than this at once
+            assert len(texts(documents)) > 100
         assert documents[-1][:3] == ("unreadable", str(path), 0), (size, documents[-1])
 
 

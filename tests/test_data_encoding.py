@@ -61,8 +61,7 @@ CHARACTERS = "abΣé'.,3    \n\n\t\u0301\u00a8\u3000\u200b\x1c北京。\u2581[]\
 
 def plain(kind: str, texts: list[str]) -> list[tuple[list[int], list[bool]]]:
     """Ids and word starts as the tokenizer tells them of each whole text."""
-    backend = BACKENDS[kind]
-    backend.encode_special_tokens = True
+    backend = text_backend(BACKENDS[kind].to_str())
     result = []
     for text in texts:
         whole = backend.encode(text, add_special_tokens=False)

@@ -2,11 +2,15 @@
 
 import gzip
 import json
+import tempfile
 import tracemalloc
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+import data.objects
 from data.formats import read_records
 from data.objects import BLOCK_CHARACTERS
 from data.records import Bad, Record
@@ -95,6 +99,34 @@ def test_elements_that_lie_across_blocks_are_whole(tmp_path: Path):
     assert values(tmp_path / "a.json") == [*texts, *numbers]
     (tmp_path / "b.json").write_text("[" + " " * (BLOCK_CHARACTERS - 3) + "12345]")
     assert "int, not an object" in str(read(tmp_path / "b.json")[0])
+
+
+KEYS = st.text("ab\\\"\U0001f600", max_size=9)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(blacklist_categories=["Cs"]), max_size=30),
+    lambda inside: st.lists(inside, max_size=4) | st.dictionaries(KEYS, inside, max_size=4),
+    max_leaves=12,
+)  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(JSON, max_size=8), st.integers(1, 40), st.sampled_from([None, 1]), st.booleans(), st.integers(0, 60))
+def test_window_of_any_size_sees_what_the_whole_parser_sees(
+    elements: list[object], block: int, indent: int | None, ascii: bool, cut: int
+):
+    whole = json.dumps([{"text": element} for element in elements], indent=indent, ensure_ascii=ascii)
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(data.objects, "BLOCK_CHARACTERS", block)
+        path = Path(folder) / "a.json"
+        path.write_text(whole, encoding="utf-8")
+        assert values(path) == elements
+        if cut:
+            path.write_text(whole[:-cut], encoding="utf-8")
+            *records, last = read(path) or [None]
+            assert [record[1][0] for record in records] == elements[: len(records)]  # type: ignore[index]
+            assert last is None or last[0] == "unreadable"
+            assert last is not None or not whole[:-cut].strip()
 
 
 def test_array_is_not_held_in_memory(tmp_path: Path):

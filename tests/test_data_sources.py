@@ -193,11 +193,11 @@ def test_long_documents_are_copies_held_out_and_counted_as_one(
         corpus = Corpus(sources=[str(tmp_path / "a.txt")], deduplicate=deduplicate, held_out=0.4)  # type: ignore[arg-type]
         groups = group_files(find_files(corpus), 500)
         scans = [scan_chunk(chunk, 0.0, Tokenizer()) for chunk in read_chunks(0, groups[0], 500)]
-        plan, counts = decide(groups, 500, census := take_census(scans), corpus)
+        (plan,), counts = decide(groups, census := take_census(scans), corpus)
         facts = tally(corpus, groups[0], counts, [])
         add_up(facts)
         assert (facts["documents_read"], facts["documents_kept"]) == (8, 6 if deduplicate else 8)
-        parts = [[*read] for read in zip(*((train, held) for _, train, held in read_kept(0, plan)), strict=True)]
+        parts = [[*read] for read in zip(*((train, held) for _, train, held in read_kept(plan, 500)), strict=True)]
         train, held = (" ".join(text for texts in part for text in texts) for part in parts)
         inside = [{number for number in range(202) if name(number) in text} for text in (train, held)]
         assert not inside[0] & inside[1] and inside[0] | inside[1] == {*range(160), 200, 201}

@@ -150,7 +150,7 @@ def test_copies_never_straddle_the_parts(tmp_path: Path):
 def test_two_documents_are_one_for_each_part_and_one_document_is_trained_on(tmp_path: Path):
     for num_documents, held_out in ((2, 0.001), (2, 0.999), (1, 0.5)):
         corpus = write_corpus(tmp_path / f"corpus{num_documents}", num_documents, num_files=1)
-        store = run(corpus, tmp_path / "cache", rows={"length": 128}, held_out=held_out, vocab_size=16)
+        store = run(corpus, tmp_path / "cache", rows={"length": 128}, held_out=held_out, vocab_size=20)
         assert (store.train.num_rows, store.held_out.num_rows) == (1, num_documents - 1)
         assert store.held_out.read(np.array([], np.int64)).input_ids.shape == (0, 128)
 
@@ -226,7 +226,7 @@ def test_tokenizer_from_a_folder_is_used_as_it_is(tmp_path: Path):
 
 
 def test_killed_preparation_leaves_no_store_and_the_next_one_starts_clean(tmp_path: Path, ray_4_cpus: str):
-    corpus, cache = write_corpus(tmp_path / "corpus", 3000), tmp_path / "cache"
+    corpus, cache = write_corpus(tmp_path / "corpus", 1200), tmp_path / "cache"
     script = (
         "import ray, sys, pathlib; ray.init(log_to_driver=False, logging_level='ERROR');"
         "sys.path.insert(0, sys.argv[1]); import test_data_store as t;"
@@ -247,7 +247,7 @@ def test_killed_preparation_leaves_no_store_and_the_next_one_starts_clean(tmp_pa
         open_store(part)
     store = run(corpus, cache, chunk_bytes=2000)
     assert list(cache.iterdir()) == [store.path]
-    assert store.manifest["documents_kept"] == 3000
+    assert store.manifest["documents_kept"] == 1200
 
 
 def test_fresh_folder_is_whole_or_absent(tmp_path: Path):

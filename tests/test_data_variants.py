@@ -37,7 +37,7 @@ def count(path: Path, **source: str) -> tuple[tuple[int, ...], dict[str, int]]:
     corpus = Corpus(sources=[{"path": str(path), **source}])  # type: ignore[list-item]
     files = find_files(corpus)
     scans = [scan_chunk(chunk, 0.0, Tokenizer()) for chunk in read_chunks(0, files, 1_000_000)]
-    _, counts = decide([files], 1_000_000, take_census(scans), corpus)
+    _, counts = decide([files], take_census(scans), corpus)
     facts = tally(corpus, files, counts, [])
     assert facts["documents_read"] == sum(facts[f"documents_{outcome}"] for outcome in OUTCOMES)
     return tuple(facts[f"documents_{outcome}"] for outcome in OUTCOMES), facts["quarantined_by_reason"]

@@ -125,6 +125,10 @@ def test_storage_that_cannot_be_written_is_said_before_work_starts(tmp_path):
     with pytest.raises(UserError, match="neither a folder nor a bucket"):
         folder_of(load_config("demo", ["storage=http://bucket/runs"]))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / ".cache").write_text("no folder")  # which stands for one that may not be written
+    with pytest.raises(UserError, match="runs/.cache cannot be written"):
+        check_storage(load_config("demo", [f"storage={tmp_path}/runs"]))
 
 
 def test_a_bucket_that_cannot_be_written_is_said_before_work_starts(s3, monkeypatch):

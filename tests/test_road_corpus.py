@@ -110,7 +110,7 @@ def test_whole_words_are_masked_and_inspect_shows_them(trained, run, home):
     shown = run("inspect", "-c", "law.yaml", "--json", "--rows", "4")
     assert shown.returncode == 0, shown.stderr
     facts = json.loads(shown.stdout)
-    assert (facts["documents_read"], facts["documents_kept"]) == (144, 140)
+    assert facts["documents"] == {"read": 144, "kept": 140, "empty": 1, "duplicate": 1, "quarantined": 2}
     dumped = {}
     for path in (home / "dump").glob("rank*.jsonl"):
         for line in map(json.loads, path.read_text().splitlines()):
