@@ -95,6 +95,15 @@ class Tokenizer(Section):
     path: str | None = None
     """Folder of an existing Hugging Face tokenizer; the fields above then do not count."""
 
+    @model_validator(mode="after")
+    def _bytes_fit(self) -> "Tokenizer":
+        if self.kind == "bpe" and self.path is None and self.vocab_size < 261:
+            raise ValueError(
+                f"vocab_size {self.vocab_size} is too small for bpe, which has a token for each of 256 bytes and 5 "
+                f"special tokens; give 261 or more"
+            )
+        return self
+
     @property
     def folds_case(self) -> bool:
         """`lowercase`, None resolved."""

@@ -22,6 +22,7 @@ import numpy as np
 
 from data.config import UserError
 from data.storage import fetch_once
+from data.tokenizer import text_backend
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
@@ -171,18 +172,7 @@ def open_encoder(folder: Path, word_segmenter: str | None = None) -> Encoder:
 @lru_cache(maxsize=2)
 def _encoder(tokenizer: str, word_segmenter: str | None) -> Encoder:
     """By content: a path may come to hold another tokenizer."""
-    return Encoder(open_backend(tokenizer), word_segmenter)
-
-
-def open_backend(tokenizer: str) -> "Backend":
-    """A tokenizer that neither cuts nor pads and takes the names of special tokens for text; of a tokenizer.json."""
-    from tokenizers import Tokenizer as Backend
-
-    backend = Backend.from_str(tokenizer)
-    backend.no_truncation()
-    backend.no_padding()
-    backend.encode_special_tokens = True
-    return backend
+    return Encoder(text_backend(tokenizer), word_segmenter)
 
 
 def split_dropping(text: str) -> list[str]:

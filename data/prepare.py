@@ -17,10 +17,11 @@ from data import docstrings
 from data.census import Scan, check, decide, take_census
 from data.config import Corpus, Rows, Tokenizer, UserError
 from data.corpus import DOCSTRINGS, SourceFile, find_files, group_files
+from data.encoding import open_segmenter
 from data.passes import Progress, scan, write
 from data.records import Bad
 from data.storage import alone, fetch, fetch_once, publish
-from data.store import MANIFEST, Store, fresh_folder, open_store
+from data.store import MANIFEST, Store, check_shards, fresh_folder, open_store
 from data.tally import add_rows, check_sources, tally
 from data.tokenizer import describe_tokenizer, fingerprint_of, load_tokenizer, save_tokenizer
 from data.vocabulary import train_tokenizer
@@ -57,18 +58,12 @@ def prepare(
     tokens. A run that is killed leaves a `.part-` folder, which the next one removes.
     """
     cache = Path(cache).absolute()
+    check_rows(tokenizer, rows)
     files = find_files(corpus)
     chunk_bytes = chunk_bytes or chunk_bytes_of(files)
-    if tokenizer.path is not None:
-        load_tokenizer(tokenizer.path)
     target = cache / fingerprint(files, corpus, tokenizer, rows, chunk_bytes)
     with alone(target):
-        fetch(target / MANIFEST)
-        if (target / MANIFEST).is_file():
-            store = open_store(target)
-            # It may be of a more lenient run: max_bad_fraction is no part of its fingerprint.
-            with open(fetch_once(store.path / QUARANTINE), encoding="utf-8") as lines:
-                check(corpus, store.manifest, [Bad(**json.loads(line)) for line in lines])
+        if (store := _found(target, corpus)) is not None:
             return store
         import ray
 
@@ -82,6 +77,33 @@ def prepare(
             with open(part / MANIFEST, "w", encoding="utf-8", errors="backslashreplace") as file:
                 file.write(json.dumps(manifest, indent=1, ensure_ascii=False) + "\n")
         return open_store(target)
+
+
+def find_prepared(corpus: Corpus, tokenizer: Tokenizer, rows: Rows, cache: Path) -> Store | None:
+    """The store of a corpus if it was prepared; needs no Ray. Raises UserError as `prepare` does."""
+    files = find_files(corpus)
+    return _found(Path(cache).absolute() / fingerprint(files, corpus, tokenizer, rows, chunk_bytes_of(files)), corpus)
+
+
+def _found(target: Path, corpus: Corpus) -> Store | None:
+    """The store at `target`, if it is there: with all its shards, and lawful for this corpus section."""
+    fetch(target / MANIFEST)
+    if not (target / MANIFEST).is_file():
+        return None
+    store = open_store(target)
+    check_shards(store)
+    # It may be of a more lenient run: max_bad_fraction is no part of its fingerprint.
+    with open(fetch_once(store.path / QUARANTINE), encoding="utf-8") as lines:
+        check(corpus, store.manifest, [Bad(**json.loads(line)) for line in lines])
+    return store
+
+
+def check_rows(tokenizer: Tokenizer, rows: Rows) -> None:
+    """Raise UserError for a tokenizer's folder or a word segmenter that cannot be used."""
+    if tokenizer.path is not None:
+        load_tokenizer(tokenizer.path)
+    if rows.word_segmenter is not None:
+        open_segmenter(rows.word_segmenter)
 
 
 def fingerprint(

@@ -7,13 +7,11 @@ needs of it, and a `tokenizers.Tokenizer` from whose output no special token com
 
 import hashlib
 import json
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from data.config import Tokenizer, UserError
 from data.families import SPECIALS
-from data.storage import fetch_once
 
 if TYPE_CHECKING:
     import tokenizers
@@ -142,21 +140,14 @@ def _fingerprint(tokenizer: "PreTrainedTokenizerBase") -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def open_backend(folder: Path) -> "tokenizers.Tokenizer":
-    """The tokenizer of a folder for text of a corpus: neither cut nor padded, and without special tokens in the text.
+def text_backend(tokenizer: str) -> "tokenizers.Tokenizer":
+    """A tokenizer.json as it reads text of a corpus: neither cutting nor padding, and no special token in the text.
 
-    `encode_batch` tells word_ids and offsets, `encode_batch_fast` neither. The same object is returned until the file
-    changes: do not alter it.
+    `encode_batch` tells word_ids and offsets, `encode_batch_fast` neither.
     """
-    path = fetch_once(Path(folder) / "tokenizer.json")
-    return _open(str(path), path.stat().st_mtime_ns)
-
-
-@lru_cache(maxsize=1)  # a task opens it for every shard: 0.1 s for 30,000 tokens, 1.4 s for 250,000
-def _open(path: str, written_ns: int) -> "tokenizers.Tokenizer":
     from tokenizers import Tokenizer as Backend
 
-    backend = Backend.from_str(hide_special_tokens(Path(path).read_text(encoding="utf-8")))
+    backend = Backend.from_str(hide_special_tokens(tokenizer))
     backend.encode_special_tokens = True
     return backend
 

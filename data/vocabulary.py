@@ -77,15 +77,9 @@ def _cut(word: str, kind: str) -> Iterable[str]:
 def train_tokenizer(words: Counter[str], tokenizer: Tokenizer) -> "tokenizers.Tokenizer":
     """Train a tokenizer of exactly `tokenizer.vocab_size` tokens from the counts of `count_words`.
 
-    Equal counts give an equal tokenizer, in every process. Raises UserError where the words cannot fill the vocabulary,
-    and where bpe is to have fewer tokens than there are bytes.
+    Equal counts give an equal tokenizer, in every process. Raises UserError where the words cannot fill the vocabulary.
     """
     specials = list(SPECIALS[tokenizer.kind].values())
-    if tokenizer.kind == "bpe" and tokenizer.vocab_size < 256 + len(specials):
-        raise UserError(
-            f"tokenizer.vocab_size={tokenizer.vocab_size}: bpe has a token for each of 256 bytes and {len(specials)} "
-            f"special tokens; give at least {256 + len(specials)}"
-        )
     model, size = TRAINERS[tokenizer.kind](_commonest(words), tokenizer.vocab_size, specials)
     if size < tokenizer.vocab_size:
         try:

@@ -9,8 +9,9 @@ from pathlib import Path
 from data.batches import PAIRS
 from data.config import UserError
 from data.corpus import find_files
+from data.prepare import check_rows
 from data.store import Store
-from data.tokenizer import load_tokenizer
+from data.tokenizer import describe_tokenizer
 from model.config import Encoder
 from model.encoder import FAMILIES, check_folder
 from orchestration import checkpoint
@@ -24,7 +25,10 @@ def check(config: Config, run: Path) -> None:
     find_files(config.corpus)
     check_identity(run, config, PRETRAIN_SECTIONS)
     check_packing(config)
-    vocabulary = len(load_tokenizer(config.tokenizer.path)) if config.tokenizer.path is not None else None
+    check_rows(config.tokenizer, config.rows)
+    vocabulary = None
+    if config.tokenizer.path is not None:
+        vocabulary = describe_tokenizer(Path(config.tokenizer.path))["vocab_size"]
     if config.encoder.init is not None:
         try:
             folder = check_folder(config.encoder.init)

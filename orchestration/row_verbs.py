@@ -53,15 +53,20 @@ def prepare(options: argparse.Namespace) -> int:
 @contextmanager
 def _prepared(config: Config) -> Iterator[tuple[Store, Any]]:
     """The store of a config, prepared if that was not done, and the terminal."""
+    from data.prepare import find_prepared
     from data.prepare import prepare as prepare_rows
 
     cache = cache_of(config)
+    wanted = config.corpus, config.tokenizer, config.rows, cache
     with log_of(cache) as terminal:
+        if (store := find_prepared(*wanted)) is not None:
+            yield store, terminal
+            return
         progress = Progress(terminal.err)
         with joined(config.cluster):
             await_nodes(config, progress)
             with progress.stage("corpus") as update:
-                store = prepare_rows(config.corpus, config.tokenizer, config.rows, cache, update, run=config.name)
+                store = prepare_rows(*wanted, update, run=config.name)
         yield store, terminal
 
 

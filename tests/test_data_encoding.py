@@ -14,7 +14,8 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from data import encoding
 from data.config import UserError
-from data.encoding import Encoder, open_backend, open_encoder, split_before_blanks, split_before_spaces, word_splitter
+from data.encoding import Encoder, open_encoder, split_before_blanks, split_before_spaces, word_splitter
+from data.tokenizer import text_backend
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 TEXTS = [
@@ -60,8 +61,7 @@ CHARACTERS = "abΣé'.,3    \n\n\t\u0301\u00a8\u3000\u200b\x1c北京。\u2581[]\
 
 def plain(kind: str, texts: list[str]) -> list[tuple[list[int], list[bool]]]:
     """Ids and word starts as the tokenizer tells them of each whole text."""
-    backend = BACKENDS[kind]
-    backend.encode_special_tokens = True
+    backend = text_backend(BACKENDS[kind].to_str())
     result = []
     for text in texts:
         whole = backend.encode(text, add_special_tokens=False)
@@ -95,7 +95,7 @@ def test_a_tokenizer_with_words_of_its_own_or_dropout_is_not_cut():
 
 @pytest.mark.parametrize("kind", [*CUT, "bpe, folded"])
 def test_tokens_and_words_are_those_of_the_whole_text(kind: str):
-    encoder = Encoder(open_backend(BACKENDS[kind].to_str()), None)
+    encoder = Encoder(text_backend(BACKENDS[kind].to_str()), None)
 
     @settings(max_examples=150, deadline=None)
     @given(st.lists(st.text(alphabet=st.sampled_from(CHARACTERS), max_size=25) | st.text(max_size=12), max_size=4))
@@ -113,12 +113,12 @@ def test_pieces_are_the_text_with_a_space_between(text: str):
 
 
 def test_special_tokens_in_text_are_text():
-    encoded = Encoder(open_backend(BACKENDS["wordpiece"].to_str()), None).encode(["a [SEP] [MASK] [PAD]"])
+    encoded = Encoder(text_backend(BACKENDS["wordpiece"].to_str()), None).encode(["a [SEP] [MASK] [PAD]"])
     assert not {0, 2, 3, 4} & set(encoded.input_ids.tolist())
 
 
 def test_words_of_a_tokenizer_that_tells_none_begin_at_its_mark_of_a_space():
-    encoder = Encoder(open_backend(BACKENDS["unigram, unsplit"].to_str()), None)
+    encoder = Encoder(text_backend(BACKENDS["unigram, unsplit"].to_str()), None)
     text = "the lobsters are blue"
     tokens = [BACKENDS["unigram, unsplit"].id_to_token(i) for i in encoder.encode([text]).input_ids.tolist()]
     assert encoder.encode([text]).word_starts.tolist() == [token.startswith("▁") for token in tokens]
@@ -135,7 +135,7 @@ def test_words_of_chinese_are_the_segmenters_and_others_stay(kind: str):
         begins |= set(list(ends)[:-1])
     assert 12 < len(begins) < 30
     whole = BACKENDS[kind].encode(text, add_special_tokens=False)
-    encoded = Encoder(open_backend(BACKENDS[kind].to_str()), "rjieba").encode([text])
+    encoded = Encoder(text_backend(BACKENDS[kind].to_str()), "rjieba").encode([text])
     assert encoded.input_ids.tolist() == whole.ids
     seen: set[int] = set()
     words = [None, *whole.word_ids]
@@ -151,13 +151,13 @@ def test_words_of_chinese_are_the_segmenters_and_others_stay(kind: str):
 def test_a_segmenter_that_is_not_installed_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(__import__("sys").modules, "rjieba", None)
     with pytest.raises(UserError, match=r"rows\.word_segmenter=rjieba: .*pip install rjieba"):
-        Encoder(open_backend(BACKENDS["wordpiece"].to_str()), "rjieba")
+        Encoder(text_backend(BACKENDS["wordpiece"].to_str()), "rjieba")
 
 
 def test_memory_of_pieces_is_bounded(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(encoding, "PIECES_KEPT", 50)
     monkeypatch.setattr(encoding, "BATCH_CHARACTERS", 400)
-    encoder = Encoder(open_backend(BACKENDS["wordpiece"].to_str()), None)
+    encoder = Encoder(text_backend(BACKENDS["wordpiece"].to_str()), None)
     texts = [f"word{i} stone{i} the" for i in range(400)]
     assert looked_up(encoder, texts) == plain("wordpiece", texts)
     assert len(encoder._numbers) < 50 + 400
@@ -172,8 +172,8 @@ def test_an_encoder_is_known_by_the_tokenizer_not_by_its_folder(tmp_path: Path):
 
 
 def test_no_texts_no_tokens():
-    encoded = Encoder(open_backend(BACKENDS["bpe"].to_str()), None).encode([])
+    encoded = Encoder(text_backend(BACKENDS["bpe"].to_str()), None).encode([])
     assert [len(part) for part in encoded] == [0, 0, 0]
-    encoded = Encoder(open_backend(BACKENDS["wordpiece"].to_str()), None).encode(["", " \t", "\u200b"])
+    encoded = Encoder(text_backend(BACKENDS["wordpiece"].to_str()), None).encode(["", " \t", "\u200b"])
     assert encoded.ends.tolist() == [0, 0, 0]
     assert np.issubdtype(encoded.input_ids.dtype, np.int32)

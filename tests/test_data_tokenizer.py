@@ -8,12 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 from test_data_vocabulary import AWKWARD, KINDS, SMALL, TEXTS, train
 
 from data.config import Tokenizer, UserError
 from data.families import SPECIALS
-from data.tokenizer import describe_tokenizer, fingerprint_of, load_tokenizer, open_backend, save_tokenizer
+from data.tokenizer import describe_tokenizer, fingerprint_of, load_tokenizer, save_tokenizer, text_backend
 from data.vocabulary import count_words, train_tokenizer
+
+
+def open_backend(folder: Path) -> tokenizers.Tokenizer:
+    return text_backend((folder / "tokenizer.json").read_text(encoding="utf-8"))
+
 
 CLASSES = {
     ("wordpiece", True): "BertTokenizer",
@@ -341,11 +347,3 @@ def test_real_folder_is_taken_as_it_is(tmp_path: Path):
         assert not {0, 101, 102, 103} & set(backend.encode(text, add_special_tokens=False).ids)
     loaded.save_pretrained(str(tmp_path))
     assert describe_tokenizer(tmp_path) == facts
-
-
-def test_folder_is_read_again_once_it_has_changed(tmp_path: Path):
-    folder = train(tmp_path, TEXTS, SMALL["wordpiece"])
-    first = open_backend(folder)
-    assert open_backend(folder) is first
-    train(tmp_path, TEXTS, Tokenizer(vocab_size=120))
-    assert (first.get_vocab_size(), open_backend(folder).get_vocab_size()) == (140, 120)
