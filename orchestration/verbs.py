@@ -25,7 +25,7 @@ from orchestration.cluster import (
 )
 from orchestration.config import SWEEP_SECTIONS, Cluster, Config, to_yaml
 from orchestration.doctor import check_nodes
-from orchestration.progress import Progress, log_path, run_log
+from orchestration.progress import Progress, Stage, log_path, run_log
 from orchestration.pulse import beating
 from orchestration.recipe import load_config
 from orchestration.run import check_identity, check_storage, fetch_run, folder_of, held, summary_of
@@ -67,9 +67,9 @@ def pretrain(options: argparse.Namespace) -> int:
             await_nodes(config, progress)
             with progress.stage("corpus") as update:
                 store = trainer.prepare_rows(config, run, update)
-            progress.say(tell(store.manifest))
+            progress.say(Stage("corpus").line(tell(store.manifest)))
             for remark in remarks(config, store):
-                progress.say(f"note: {remark}")
+                progress.say(Stage("corpus").line(f"note: {remark}"))
             with progress.stage("pretrain") as update:
                 summary = trainer.pretrain(config, run, store, options.dump_batches, update)
         print(_outcome(summary, run), file=terminal.out)
