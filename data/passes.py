@@ -7,7 +7,7 @@ Knows Ray and how work is cut into its tasks; what a task does stands in chunks.
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from data.census import Plan, Scan
 from data.chunks import read_group, read_kept, scan_chunk
@@ -22,8 +22,19 @@ READ_CPUS, WORK_CPUS = 0.25, 0.5
 Progress = Callable[[str, float | None], None]
 
 
+class Execution(NamedTuple):
+    """How the passes run."""
+
+    progress: Progress
+    run: str
+    """Stands before the names of Ray Data's executions, by which a dashboard tells runs apart."""
+    tasks: int | None
+    """Of each stage at once, where the cluster's CPUs are known. As many as CPUs: each process learns the words of the
+    corpus anew, so twice as many take a third more CPU time. None: as many as Ray finds room for."""
+
+
 def _run(
-    name: str, groups: Sequence[Any], chunk_bytes: int, *stages: tuple[Callable[..., Any], float]
+    name: str, groups: Sequence[Any], chunk_bytes: int, execution: Execution, *stages: tuple[Callable[..., Any], float]
 ) -> Iterator[dict[str, Any]]:
     """Stream groups through stages on Ray Data and yield what comes out, in any order.
 
@@ -37,14 +48,15 @@ def _run(
     context = dataset.context
     context.enable_progress_bars = context.print_on_execution_start = False
     context.target_max_block_size = chunk_bytes // 2  # a block ends after each chunk instead of gathering thirty
+    compute = ray.data.TaskPoolStrategy(size=execution.tasks)
     for stage, num_cpus in stages:
-        dataset = dataset.map_batches(stage, batch_size=1, batch_format="pyarrow", num_cpus=num_cpus)
-    dataset.set_name(name)
+        dataset = dataset.map_batches(stage, batch_size=1, batch_format="pyarrow", num_cpus=num_cpus, compute=compute)
+    dataset.set_name(f"{execution.run}-{name}")
     yield from dataset.iter_rows()
 
 
 def scan(
-    groups: list[list[SourceFile]], chunk_bytes: int, tokenizer: Tokenizer, progress: Progress, run: str
+    groups: list[list[SourceFile]], chunk_bytes: int, tokenizer: Tokenizer, execution: Execution
 ) -> list[Scan]:
     """Pass 1. Returns what was learnt of every chunk, in the order of the corpus; raises UserError."""
     import pyarrow as pa
@@ -67,19 +79,19 @@ def scan(
 
     scans: list[Scan] = []
     done = documents = 0
-    for row in _run(f"{run}-scan", list(enumerate(groups)), chunk_bytes, (read, READ_CPUS), (count, WORK_CPUS)):
+    for row in _run("scan", list(enumerate(groups)), chunk_bytes, execution, (read, READ_CPUS), (count, WORK_CPUS)):
         result: Scan = pickle.loads(row["scan"])
         if result.fault:
             raise UserError(result.fault)
         scans.append(result)
         documents += len(result.hashes)
         done += sizes[result.chunk.group] if result.chunk.is_last else 0
-        progress(f"reading: {documents:,} documents", 0.4 * done / max(1, sum(sizes)))
+        execution.progress(f"reading: {documents:,} documents", 0.4 * done / max(1, sum(sizes)))
     return sorted(scans, key=lambda scan: (scan.chunk.group, scan.chunk.number))
 
 
 def write(
-    part: Path, plans: list[Plan], chunk_bytes: int, rows: Rows, tokenizer: dict[str, Any], progress: Progress, run: str
+    part: Path, plans: list[Plan], chunk_bytes: int, rows: Rows, tokenizer: dict[str, Any], execution: Execution
 ) -> tuple[dict[str, list[dict[str, Any]]], dict[str, int]]:
     """Pass 2. Returns the shards of both parts in the order of the corpus, and sums of what `Written` tells."""
     import pyarrow as pa
@@ -107,10 +119,10 @@ def write(
 
     lines: list[dict[str, Any]] = []
     written, num_chunks = 0, sum(len(plan.num_documents) for plan in plans)
-    for line in _run(f"{run}-rows", plans, chunk_bytes, (read, READ_CPUS), (tokenise, WORK_CPUS)):
+    for line in _run("rows", plans, chunk_bytes, execution, (read, READ_CPUS), (tokenise, WORK_CPUS)):
         lines.append(line)
         written += line["train"]["rows"] + line["held_out"]["rows"]
-        progress(f"rows: {written:,} of {rows.length} tokens", 0.5 + 0.5 * len(lines) / num_chunks)
+        execution.progress(f"rows: {written:,} of {rows.length} tokens", 0.5 + 0.5 * len(lines) / num_chunks)
     lines.sort(key=lambda line: (line["group"], line["chunk"]))
     shards = {
         side: [

@@ -18,7 +18,7 @@ from data.census import Scan, check, decide, take_census
 from data.config import Corpus, Rows, Tokenizer, UserError
 from data.corpus import DOCSTRINGS, SourceFile, find_files, group_files
 from data.encoding import open_segmenter
-from data.passes import Progress, scan, write
+from data.passes import Execution, Progress, scan, write
 from data.records import Bad
 from data.storage import alone, fetch, fetch_once, publish
 from data.store import MANIFEST, Store, check_shards, fresh_folder, open_store
@@ -48,14 +48,14 @@ def prepare(
     progress: Progress,
     chunk_bytes: int | None = None,
     run: str = "cloze",
+    autoscales: bool = False,
 ) -> Store:
     """Prepare a corpus in `cache`/<fingerprint>/, in shards of `chunk_bytes` of text, or open it if that was done.
 
-    `run` stands before the names of the Ray Data executions, by which a dashboard tells runs apart.
-
-    Raises UserError for sources that cannot be read or hold no document, more unusable
-    records than corpus.max_bad_fraction, a vocabulary that the text cannot fill, and a tokenizer that lacks special
-    tokens. A run that is killed leaves a `.part-` folder, which the next one removes.
+    `run` names the Ray Data executions; of a cluster that `autoscales` the CPUs are not known beforehand.
+    Raises UserError for sources that cannot be read or hold no document, more unusable records than
+    corpus.max_bad_fraction, a vocabulary that the text cannot fill, and a tokenizer that lacks special tokens. A run
+    that is killed leaves a `.part-` folder, which the next one removes.
     """
     cache = Path(cache).absolute()
     check_rows(tokenizer, rows)
@@ -71,7 +71,9 @@ def prepare(
         shutil.rmtree(target, ignore_errors=True)  # without its manifest it is not whole
         with fresh_folder(target) as part:
             expanded = _expand(files, cache, progress, run)
-            manifest = _fill(part, expanded, corpus, tokenizer, rows, chunk_bytes, progress, run)
+            tasks = None if autoscales else max(1, int(ray.cluster_resources().get("CPU", 1)))
+            execution = Execution(progress, run, tasks)
+            manifest = _fill(part, expanded, corpus, tokenizer, rows, chunk_bytes, execution)
             if changed := set(files) - set(find_files(corpus)):
                 raise RuntimeError(f"{min(file.path for file in changed)} changed while it was prepared; run again")
             with open(part / MANIFEST, "w", encoding="utf-8", errors="backslashreplace") as file:
@@ -147,12 +149,11 @@ def _fill(
     tokenizer: Tokenizer,
     rows: Rows,
     chunk_bytes: int,
-    progress: Progress,
-    run: str,
+    execution: Execution,
 ) -> dict[str, Any]:
     """Write everything but the manifest into `part` and return the manifest."""
     groups = group_files(files, chunk_bytes)
-    scans = scan(groups, chunk_bytes, tokenizer, progress, run)
+    scans = scan(groups, chunk_bytes, tokenizer, execution)
     plans, counts = decide(groups, census := take_census(scans), corpus)
     empty_files = [name for result in scans for name in result.chunk.empty_files]
     facts = tally(corpus, files, counts, empty_files)
@@ -166,9 +167,9 @@ def _fill(
     with open(part / QUARANTINE, "w", encoding="utf-8", errors="backslashreplace") as quarantine:
         for bad in bads[:QUARANTINED]:
             quarantine.write(json.dumps(bad._asdict(), ensure_ascii=False) + "\n")
-    progress(f"tokenizer: from {facts['documents_kept']:,} documents", 0.4)
+    execution.progress(f"tokenizer: from {facts['documents_kept']:,} documents", 0.4)
     described = _make_tokenizer(part / "tokenizer", scans, tokenizer, rows)
-    shards, tokens = write(part, plans, chunk_bytes, rows, described, progress, run)
+    shards, tokens = write(part, plans, chunk_bytes, rows, described, execution)
     if not shards["train"]:
         raise UserError("corpus.sources: no document holds a token of tokenizer.path; give other text or tokenizer")
     add_rows(facts, shards)

@@ -66,7 +66,7 @@ def _prepared(config: Config) -> Iterator[tuple[Store, Any]]:
         with joined(config.cluster):
             await_nodes(config, progress)
             with progress.stage("corpus") as update:
-                store = prepare_rows(*wanted, update, run=config.name)
+                store = prepare_rows(*wanted, update, run=config.name, autoscales=config.cluster.autoscales)
         yield store, terminal
 
 

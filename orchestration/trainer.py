@@ -42,7 +42,8 @@ def prepare_rows(config: Config, run: Path, update: Update) -> Store:
 
     Raises UserError where a run that has begun would go on with other rows.
     """
-    store = prepare(config.corpus, config.tokenizer, config.rows, cache_of(config), update, run=config.name)
+    wanted = config.corpus, config.tokenizer, config.rows, cache_of(config)
+    store = prepare(*wanted, update, run=config.name, autoscales=config.cluster.autoscales)
     facts = run / "corpus.json"
     fetch(facts)
     old = _read(facts) if facts.exists() else {"store": str(store.path), **store.manifest}
