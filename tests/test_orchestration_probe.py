@@ -191,6 +191,7 @@ def test_other_packages_no_gpus_for_torch_and_a_storage_that_cannot_be_written(c
         assert "Ray counts 2, torch sees 0" in text
 
 
+@pytest.mark.soak
 def test_a_node_that_hangs_is_a_finding_and_no_hang(cluster):
     source = f"""
 import time

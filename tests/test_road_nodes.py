@@ -158,6 +158,7 @@ def test_what_lies_in_the_bucket_is_a_whole_run(bucket, run):
     assert again.returncode == 0 and "finished: nothing to do" in again.stdout
 
 
+@pytest.mark.soak
 def test_a_sweep_over_two_nodes_in_a_bucket(bucket, run, second_node_pid, home):
     words = [
         "sweep", "name=b", "storage=s3://cloze-test/nodes", "task.train=train.csv", "task.validation=dev.csv",
