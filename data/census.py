@@ -4,6 +4,7 @@ In: a `Scan` of every chunk, in the order of the corpus. Out: a `Plan` for each 
 are held out) and counts that add up, or the UserError of a corpus that cannot be used. Pure: no files, no Ray.
 """
 
+import math
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -190,7 +191,13 @@ def check(corpus: Corpus, facts: dict[str, Any], bads: list[Bad]) -> None:
         if reason in first:  # of very many bad records not all are described
             example = first[reason]._replace(file=describe(first[reason].file))
             told[-1] += f", first {str(example).replace(f': {reason}', '', 1)}"
+    # Rounded up, or what is advised would be refused again. If nothing is readable there is nothing to allow.
+    remedy = f"repair them or allow corpus.max_bad_fraction={math.ceil(1000 * share) / 1000:g}"
+    if bad == read:
+        remedy = "repair them"
+    if reasons.most_common(1)[0][0] in ("missing_field", "not_text"):
+        remedy += ", or name the text with the source's text_field"
     raise UserError(
         f"corpus.max_bad_fraction={corpus.max_bad_fraction}: {bad} of {read} records "
-        f"cannot be used: {'; '.join(told)}; repair them or allow corpus.max_bad_fraction={min(1.0, share):.3g}"
+        f"cannot be used: {'; '.join(told)}; {remedy}"
     )

@@ -30,9 +30,9 @@ Share = Annotated[float, Field(ge=0, le=1)]
 class Source(Section):
     """One source of documents: where it lies and how its files are read."""
 
-    path: str
+    path: Annotated[str, Field(min_length=1)]
     """File, folder, glob, the same in a bucket (s3://, gs://), or "docstrings" (the embedded corpus)."""
-    weight: Annotated[float, Field(ge=0)] = 1.0
+    weight: Annotated[float, Field(ge=0, le=1000)] = 1.0
     """How often an epoch visits each of its rows: 2 twice, 0.5 every other row (the others in the next epoch)."""
     format: Literal["text", "jsonl", "csv", "tsv", "parquet", "arrow"] | None = None
     """None: told by the suffix of each file (.txt .jsonl .json .csv .tsv .parquet .arrow), with or without .gz .bz2
@@ -51,14 +51,15 @@ class Corpus(Section):
     sources: Annotated[tuple[Source, ...], Field(min_length=1)] = (Source(path="docstrings"),)
     """Paths, globs, "docstrings", or mappings {path, weight, format, text_field, document, encoding}."""
     held_out: Annotated[float, Field(gt=0, lt=1)] = 0.01
-    """Share of documents kept for evaluation, chosen by a hash of the text: stable when the corpus grows."""
+    """Share of documents kept for evaluation, chosen by a hash of the text: stable when the corpus grows
+    (but of a few dozen documents, of which at least one is held out, which one may change)."""
     held_out_sources: tuple[Source, ...] = ()
     """Documents to evaluate on, given like sources; held_out then does not count. What also stands in sources is
     left out there."""
     max_bad_fraction: Share = 0.01
     """Share of records that may be unreadable before the run stops; 0 is strict."""
     deduplicate: bool = True
-    """Drop documents whose text (surrounding white space aside) was seen before."""
+    """Drop documents whose text (white space aside) was seen before."""
 
     @model_validator(mode="before")
     @classmethod

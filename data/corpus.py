@@ -56,7 +56,7 @@ def find_files(corpus: Corpus) -> list[SourceFile]:
             for file in found:
                 files.setdefault(file.path, file)
             if all(files[file.path] is not file for file in found):
-                raise UserError("all its files are read by a source before it; remove one of them")
+                raise UserError("all its files are read by a source before it, or by held_out_sources; remove one")
             if not any(file.size_bytes or file.path == DOCSTRINGS for file in found):
                 names = ", ".join(file.path for file in found[:3])
                 raise UserError(f"all {len(found)} files are empty ({names}); give files that hold text")

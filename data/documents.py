@@ -6,9 +6,10 @@ exception but UserError. Knows neither tokens nor Ray.
 """
 
 import hashlib
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from data.corpus import SourceFile
 from data.formats import read_records
@@ -17,6 +18,11 @@ from data.records import Bad
 
 # Most that is held of a document at once: 8 MB of English, 24 of Chinese. The longest novels have 5 million characters.
 PIECE_CHARACTERS = 8_000_000
+HASHED_CHARACTERS = 100_000  # at once: a text's words as objects take ten times its memory
+
+
+# Removed (NUL) or turned into spaces: see the table of characters in data/lines.py.
+RARE = re.compile("[\0\v\f\x1c-\x1e\x85\u2028\u2029]")
 
 
 class Piece(NamedTuple):
@@ -31,12 +37,36 @@ class Piece(NamedTuple):
 
 
 def hash_text(text: str) -> int:
-    """64 bits of a text's hash: which documents are equal, and which are held out."""
-    return _number(hashlib.blake2b(text.encode(), digest_size=8))
+    """64 bits of the hash of a text's words: which documents are equal, and which are held out.
+
+    White space does not count: tokenizers see a line break where another copy has a space as the same text.
+    """
+    digest = _Digest()
+    digest.update(text)
+    return digest.number
 
 
-def _number(digest: Any) -> int:
-    return int.from_bytes(digest.digest(), "little")
+class _Digest:
+    """The hash of a text that comes in parts, wherever they are cut: its words with one space between."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.blake2b(digest_size=8)
+        self._begun = self._spaced = False
+
+    def update(self, text: str) -> None:
+        """Take the next part in."""
+        for start in range(0, len(text), HASHED_CHARACTERS):
+            part = text[start : start + HASHED_CHARACTERS]
+            words = part.split()
+            apart = self._spaced or part[0].isspace()
+            if words:
+                self._hash.update((" " * (apart and self._begun) + " ".join(words)).encode())
+                self._begun = True
+            self._spaced = part[-1].isspace() if words else apart
+
+    @property
+    def number(self) -> int:
+        return int.from_bytes(self._hash.digest(), "little")
 
 
 def read_documents(file: SourceFile) -> Iterator[str | Piece | Bad]:
@@ -78,7 +108,14 @@ def _whole(file: SourceFile, line: int, text: str) -> str | Bad:
     """A text as a document; `line` is where it begins."""
     if not text.isascii() and clean(text) is None:
         return _undecoded(file, line, text)
-    return (text.replace("\0", "") if "\0" in text else text).strip()
+    return _plain(text).strip()
+
+
+def _plain(text: str) -> str:
+    """A text without NUL, with a space for each of the rare characters that end pages and lines elsewhere."""
+    if RARE.search(text) is None:
+        return text
+    return RARE.sub(lambda found: "" if found[0] == "\0" else " ", text)
 
 
 def _undecoded(file: SourceFile, line: int, text: str) -> Bad:
@@ -96,13 +133,13 @@ class _Growing:
     """Line of the file at which what is held begins."""
     parts: list[str] = field(default_factory=list)
     num_characters: int = 0
-    digest: Any = None
+    digest: _Digest | None = None
     """Of the pieces that are already given; None: there are none."""
     bad: Bad | None = None
 
     def add(self, text: str) -> Iterator[Piece]:
         """Take more text in, give all but the last word of what is held if that is too much."""
-        self.parts.append(text.replace("\0", ""))
+        self.parts.append(_plain(text))
         self.num_characters += len(text)
         if self.num_characters >= PIECE_CHARACTERS:
             yield from self._shorten()
@@ -123,12 +160,11 @@ class _Growing:
 
     def _take(self, text: str) -> str:
         """A text as it is given; nothing of what does not decode."""
-        self.digest = self.digest or hashlib.blake2b(digest_size=8)
-        encoded = clean(text)
-        if encoded is None:
+        self.digest = self.digest or _Digest()
+        if clean(text) is None:
             self.bad = self.bad or _undecoded(self.file, self.line, text)
             return ""
-        self.digest.update(encoded)
+        self.digest.update(text)
         return text
 
     def close(self, broken: Bad | None = None) -> str | Piece | Bad:
@@ -137,7 +173,7 @@ class _Growing:
         if self.digest is None:
             return broken or _whole(self.file, self.line, text)
         text = self._take(text.rstrip())
-        return Piece(text, broken or self.bad or _number(self.digest))
+        return Piece(text, broken or self.bad or self.digest.number)
 
 
 def _read_text(file: SourceFile) -> Iterator[str | Piece | Bad]:

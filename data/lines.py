@@ -9,8 +9,9 @@ means to all readers:
     \\n, \\r\\n, \\r          end a line, alike and mixed, also inside a JSON, CSV or Parquet text: all become \\n
     NUL                       removed from texts: it is filling, of C strings and of UTF-16 read as something else;
                               BERT's tokenizer drops it too, and so a text is one whatever the tokenizer
-    \\v, \\f, \\x1c-\\x1e     white space inside a document, never the end of a line (which they are to str.splitlines):
-    NEL, U+2028, U+2029       a page break or a word processor's line end does not cut a document in two
+    \\v, \\f, \\x1c-\\x1e     a space inside a document, never the end of a line (which they are to str.splitlines): a
+    NEL, U+2028, U+2029       page break or a word processor's line end does not cut a document in two; and a space, as
+                              some tokenizers drop such characters and would glue the words beside them
     a line of white space     is blank: between blocks, and no document, whatever white space it is of (also U+00A0)
     white space around a text is stripped, whatever it is of
     other control characters  kept: what they mean is the tokenizer's business

@@ -10,8 +10,9 @@ any step, without a step before it. Knows numpy only: no storage, no workers; wh
     step:              the next `global_batch` rows of its window
 
 A window is the unit of reading: it draws from about 32 places of the corpus and is read once. With weight 1 an epoch
-visits every row once; its last step holds what is left, so that no row stands twice in a step (but for weights above
-1) and a corpus smaller than one global batch is no special case. What is kept in memory is a few numbers per shard.
+visits every row once; its last step holds what is left, so that no row stands twice in a step and a corpus smaller than
+one global batch is no special case. (With other weights one visit of a source may end, and the next begin, within a
+step.) What is kept in memory is a few numbers per shard.
 """
 
 from bisect import bisect_right

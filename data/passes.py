@@ -134,8 +134,12 @@ def write(
         ]
         for side in ("train", "held_out")
     }  # fmt: skip
+    names = {
+        "tokens": "tokens", "dropped_tokens": "dropped_tokens", "documents_without_tokens": "empty_documents",
+        "following_rows": "following_rows",
+    }  # fmt: skip
     tokens = {
-        name: sum(line[side][name] for line in lines for side in ("train", "held_out"))
-        for name in ("tokens", "dropped_tokens", "empty_documents", "following_rows")
+        name: sum(line[side][field] for line in lines for side in ("train", "held_out"))
+        for name, field in names.items()
     }
     return shards, tokens

@@ -10,7 +10,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-ROUNDS = 6  # four give a pseudorandom permutation (Luby and Rackoff 1988); two more for our light round function
+# Four give a pseudorandom permutation of many numbers (Luby and Rackoff 1988). Halves of 2 bits, of up to 16 numbers,
+# need more: with 6 some permutations of 5 come 1.7 times as often as they should, with 12 none does measurably.
+ROUNDS = 12
 
 
 def permute(places: np.ndarray, size: int, key: tuple[int, ...]) -> np.ndarray:

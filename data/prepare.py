@@ -20,13 +20,13 @@ from data.corpus import DOCSTRINGS, SourceFile, find_files, group_files
 from data.encoding import open_segmenter
 from data.passes import Execution, Progress, scan, write
 from data.records import Bad
-from data.storage import alone, fetch, fetch_once, publish
+from data.storage import alone, fetch, fetch_once, publish, shown
 from data.store import MANIFEST, Store, check_shards, fresh_folder, open_store
 from data.tally import add_rows, check_sources, tally
 from data.tokenizer import describe_tokenizer, fingerprint_of, load_tokenizer, save_tokenizer
 from data.vocabulary import train_tokenizer
 
-FORMAT = 3  # of the store; a change makes every older store a different one
+FORMAT = 4  # of the store; a change makes every older store a different one
 # Of text in a shard: about 8,000 rows of 128 tokens, a second of tokenising. A corpus of more than MOST_CHUNKS of them
 # (400 GB) has larger ones, up to what one task may hold.
 CHUNK_BYTES, LARGEST_CHUNK_BYTES, MOST_CHUNKS = 4_000_000, 64_000_000, 100_000
@@ -68,7 +68,8 @@ def prepare(
         import ray
 
         assert ray.is_initialized(), "the driver starts Ray before it prepares a corpus"
-        shutil.rmtree(target, ignore_errors=True)  # without its manifest it is not whole
+        if not (target / MANIFEST).is_file():  # not whole; another process may have finished it just now
+            shutil.rmtree(target, ignore_errors=True)
         with fresh_folder(target) as part:
             expanded = _expand(files, cache, progress, run)
             tasks = None if autoscales else max(1, int(ray.cluster_resources().get("CPU", 1)))
@@ -94,9 +95,20 @@ def _found(target: Path, corpus: Corpus) -> Store | None:
         return None
     store = open_store(target)
     check_shards(store)
+    if describe_tokenizer(store.tokenizer_folder)["fingerprint"] != store.manifest["tokenizer"]["fingerprint"]:
+        raise UserError(
+            f"{shown(store.tokenizer_folder)}: not the tokenizer that made these rows; remove {shown(target)} and run "
+            f"again: the same rows are prepared anew"
+        )
     # It may be of a more lenient run: max_bad_fraction is no part of its fingerprint.
-    with open(fetch_once(store.path / QUARANTINE), encoding="utf-8") as lines:
-        check(corpus, store.manifest, [Bad(**json.loads(line)) for line in lines])
+    try:
+        with open(fetch_once(store.path / QUARANTINE), encoding="utf-8") as lines:
+            bads = [Bad(**json.loads(line)) for line in lines]
+    except (FileNotFoundError, ValueError, TypeError) as error:
+        raise UserError(
+            f"{shown(store.path / QUARANTINE)}: damaged ({error}); remove {shown(target)} and run again"
+        ) from None
+    check(corpus, store.manifest, bads)
     return store
 
 
@@ -171,7 +183,11 @@ def _fill(
     described = _make_tokenizer(part / "tokenizer", scans, tokenizer, rows)
     shards, tokens = write(part, plans, chunk_bytes, rows, described, execution)
     if not shards["train"]:
-        raise UserError("corpus.sources: no document holds a token of tokenizer.path; give other text or tokenizer")
+        raise UserError(
+            f"rows.packing={rows.packing}: {facts['documents_kept']} documents give no row (the tokenizer leaves "
+            f"nothing of {tokens['documents_without_tokens']}; {tokens['dropped_tokens']} tokens are too few for a pair); "
+            f"give other text, tokenizer.path or rows.packing"
+        )
     add_rows(facts, shards)
     return {
         "format": FORMAT,

@@ -36,4 +36,5 @@ def lacking(path: str, fields: Iterable[str], there: Iterable[str], hint: str = 
     """The mistake of asking a table for columns that it has not."""
     there = list(there)
     missing = ", ".join(repr(field) for field in fields if field not in there)
-    return UserError(f"{path}: no column {missing}; the columns there are: {', '.join(there) or 'none'}{hint}")
+    told = ", ".join(there) or "none"
+    return UserError(f"{path}: no column {missing}; the columns there are: {told}{hint or '; name one of them'}")

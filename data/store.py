@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -28,6 +29,7 @@ from data.rows import Row
 from data.storage import fetch, is_remote, publish, shown, sizes, source
 
 MANIFEST = "manifest.json"
+LEFT_SECONDS = 86400  # a killed pod comes back under another name: what it left is cleared away a day later
 _SCHEMA = pa.schema(
     [
         ("input_ids", pa.list_(pa.int32())),
@@ -106,7 +108,7 @@ class Shards:
         try:
             with pq.ParquetFile(source(path), metadata=_footer(path), page_checksum_verification=True) as file:
                 return file.read_row_group(group)
-        except (OSError, pa.ArrowException) as error:
+        except (OSError, pa.ArrowException, KeyError, IndexError, ValueError) as error:  # of a damaged footer
             why = f"row group {group} cannot be read ({' '.join(str(error).split())[:200]})"
             raise OSError(f"{shown(path)}: {why}; remove its store and run again") from None
 
@@ -199,6 +201,8 @@ def open_store(path: str | Path) -> Store:
     fetch(path / MANIFEST)
     try:
         store = Store(path, json.loads((path / MANIFEST).read_text(encoding="utf-8")))
+    except ValueError as error:
+        raise UserError(f"{shown(path / MANIFEST)}: damaged ({error}); remove {shown(path)} and run again") from None
     except FileNotFoundError:
         raise UserError(f"{shown(path)}: no prepared corpus (it has no {MANIFEST}); prepare it again") from None
     fetch(store.tokenizer_folder)
@@ -258,13 +262,9 @@ def fresh_folder(target: Path) -> Iterator[Path]:
         publish(target, last=MANIFEST)
         return
     mark = f".part-{socket.gethostname()}-"
-    for part in target.parent.glob(f"*{mark}*"):
-        try:
-            os.kill(int(part.name.rpartition("-")[2]), 0)
-        except ProcessLookupError:
+    for part in target.parent.glob("*.part-*-*"):
+        if _is_left(part, mark):
             shutil.rmtree(part, ignore_errors=True)
-        except (PermissionError, ValueError):
-            continue  # another user's, alive; or no folder of ours
     part = target.with_name(f"{target.name}{mark}{os.getpid()}")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir()
@@ -274,3 +274,16 @@ def fresh_folder(target: Path) -> Iterator[Path]:
             part.rename(target)
     finally:
         shutil.rmtree(part, ignore_errors=True)
+
+
+def _is_left(part: Path, mark: str) -> bool:
+    """Whether who filled this folder is gone: a process of this host, or another host that did nothing for a day."""
+    try:
+        if mark not in part.name:
+            return time.time() - max(path.stat().st_mtime for path in (part, *part.iterdir())) > LEFT_SECONDS
+        os.kill(int(part.name.rpartition("-")[2]), 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, ValueError):
+        return False  # another user's, alive; just removed; or no folder of ours
+    return False

@@ -105,4 +105,8 @@ def tell(facts: dict[str, Any]) -> str:
         names = ", ".join(describe(name) for name in facts["empty_file_names"][:3])
         more = ", ..." if facts["empty_files"] > 3 else ""
         text += f"; {facts['empty_files']:,} of {facts['files']:,} files are empty: {names}{more}"
+    if facts["documents_without_tokens"]:
+        text += f"; of {facts['documents_without_tokens']:,} documents kept the tokenizer leaves nothing"
+    if facts["dropped_tokens"]:
+        text += f"; {facts['dropped_tokens']:,} tokens are too few for a pair and in no row"
     return text

@@ -7,13 +7,15 @@ import re
 
 # "ValueError: ..." at the start of a line; Ray's own wrappers say less than what they wrap.
 _NAMED = re.compile(r"^\s*(?!ray\.)[\w.]*(Error|Exception)(\([\w.]+\))?: \S")
+_BROKEN = re.compile(r"Connection (reset|closed|refused) by peer|Connection closed")
 
 
 def cause_of(error: BaseException) -> str:
     """The last line of the message that names an exception, else its last line, else the exception's type."""
     failures = getattr(error, "worker_failures", None)
     if failures:
-        error = next(iter(failures.values()))
+        # A rank that dies breaks the connections of the others, whose words then say nothing of the cause.
+        error = min(failures.values(), key=lambda failure: bool(_BROKEN.search(str(failure))))
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if len(lines) <= 1:
         return lines[0] if lines else type(error).__name__

@@ -108,7 +108,15 @@ def build_config(values: Mapping[str, Any], changes: Mapping[str, Any]) -> Confi
     try:
         return Config.model_validate(tree)
     except ValidationError as error:
-        raise UserError("\n".join(_explain(fault) for fault in error.errors())) from None
+        faults = error.errors()
+        # A fault inside a list makes the list a fault too, which says nothing more.
+        inner = [fault for fault in faults if not any(_is_within(other, fault) for other in faults)]
+        raise UserError("\n".join(_explain(fault) for fault in inner)) from None
+
+
+def _is_within(fault: Any, other: Any) -> bool:
+    """Whether a fault lies inside the value of another one."""
+    return len(fault["loc"]) > len(other["loc"]) and fault["loc"][: len(other["loc"])] == other["loc"]
 
 
 def _explain(fault: Any) -> str:
@@ -130,7 +138,8 @@ def _explain(fault: Any) -> str:
         return f"{key}: {message}" if key else message
     if fault["type"] == "missing":
         return f"{key}: missing; give {key}=VALUE"
-    return f"{key}={given}: {fault['msg'][0].lower()}{fault['msg'][1:]}; change it with {key}=VALUE or in the recipe"
+    way = "in the recipe" if any(isinstance(part, int) for part in location) else f"with {key}=VALUE or in the recipe"
+    return f"{key}={given}: {fault['msg'][0].lower()}{fault['msg'][1:]}; change it {way}"
 
 
 def _section(owner: Any, part: object) -> Any:

@@ -41,7 +41,7 @@ def prepare(options: argparse.Namespace) -> int:
 
     check(config, folder_of(config))
     if options.dry_run:
-        print("the corpus can be read")
+        print("the files of the corpus were found; they are read by `cloze prepare` itself")
         return 0
     with _prepared(config) as (store, terminal):
         print(tell(store.manifest), file=terminal.out)
@@ -139,6 +139,7 @@ def look(
     for source in facts["sources"]:
         named = 0 <= source["source"] < len(config.corpus.sources)
         source["path"] = config.corpus.sources[source["source"]].path if named else "corpus.held_out_sources"
+        source["weight"] = config.corpus.sources[source["source"]].weight if named else None
     return {
         "store": str(store.path), "step": step, "strategy": config.masking.strategy, "mlm_probability": share, **facts,
         "rows_shown": mark_rows(store, part, row_ids, visits, share, config.seed, config.masking),
@@ -172,7 +173,8 @@ def show_facts(facts: dict[str, Any], out: Any) -> None:
         console.print(Text.assemble(f"{span:>10}  ", (cells, "cyan"), f" {bar['rows']:,}"))
     for row in facts["rows_shown"]:
         label = "" if row["pair_label"] is None else f", pair label {row['pair_label']}"
-        head = f"\nrow {row['row_id']}, visit {row['visit']}: {row['tokens']} tokens, {row['targets']} targets{label}"
+        visit = f"visit {row['visit']}" if facts["part"] == "train" else "as in every evaluation"
+        head = f"\nrow {row['row_id']}, {visit}: {row['tokens']} tokens, {row['targets']} targets{label}"
         console.print(Text(head, "bold"))
         console.print(Text.assemble(*((text, STYLES[kind]) for kind, text in row["parts"])))
     console.print(Text.assemble("\n", *((text, STYLES[kind]) for kind, text in LEGEND)))
@@ -188,8 +190,8 @@ def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ("documents", f"{documents['read']:,} read = {outcomes}" + (f" ({reasons})" if reasons else "")),
         ("files", f"{facts['files']:,}"),
         *(
-            ("source", f"{source['path']}: {source['rows']:,} rows, {source['held_out_rows']:,} held out")
-            for source in facts["sources"]
+            ("source", f"{one['path']}: {one['rows']:,} rows{_visited(one)}, {one['held_out_rows']:,} held out")
+            for one in facts["sources"]
         ),
         ("rows", f"{rows['train']:,}, {rows['held_out']:,} held out, of {rows['length']} tokens ({rows['packing']})"),
         ("tokens", f"{facts['tokens']:,}"),
@@ -209,6 +211,10 @@ def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
     shortest, longest = sample["shortest"], sample["longest"]
     ends = f"{shortest['tokens']} (row {shortest['row_id']}) to {longest['tokens']} tokens (row {longest['row_id']})"
     return [*lines, ("lengths", ends)]
+
+
+def _visited(source: dict[str, Any]) -> str:
+    return f" x {source['weight']:g} an epoch" if source["weight"] not in (None, 1) else ""
 
 
 def _percent(share: float | None) -> str:

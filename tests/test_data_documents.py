@@ -145,7 +145,7 @@ def test_line_of_200_mb_is_read_in_a_fraction_of_its_size(tmp_path: Path, form: 
         ("one\r\n\r\ntwo\r\rthree\n\nfour", ["one", "two", "three", "four"]),
         ("n\0u\0l\n\0\n\0 \0\nnext", ["nul", "next"]),
         ("\0\n", []),
-        ("a\vb\fc\x1cd\x85e\u2028f\u2029g\n", ["a\vb\fc\x1cd\x85e\u2028f\u2029g"]),
+        ("a\vb\fc\x1cd\x85e\u2028f\u2029g\n", ["a b c d e f g"]),
         ("one\n\f\ntwo\n\u2028\nthree\n\u00a0\nfour", ["one", "two", "three", "four"]),
         ("\u2028\fone\u00a0\n", ["one"]),
         ("\x01bell\x07 \x1b[0m\n", ["\x01bell\x07 \x1b[0m"]),
@@ -177,3 +177,18 @@ def test_utf_16_without_being_told_and_without_a_mark_says_what_to_give(tmp_path
         assert "give encoding: utf-16-le or utf-16-be" in str(bare)
         (tmp_path / "a.txt").write_bytes("\ufefftext".encode(encoding))
         assert read(tmp_path / "a.txt", encoding=encoding) == ["text"]
+
+
+@pytest.mark.parametrize("limit", [40, 64, 8_000_000])
+def test_copies_that_differ_in_white_space_are_one_document_whole_or_in_pieces(
+    tmp_path: Path, limit: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(data.documents, "PIECE_CHARACTERS", limit)
+    words = [f"w\u00f6rd{i}" for i in range(60)]
+    expected = hash_text(" ".join(words))
+    for between in (" ", "  ", "\n", " \t ", "\u2028", " \f"):
+        path = tmp_path / "a.jsonl"
+        path.write_text(json.dumps({"text": between.join(words) + between}) + "\n")
+        found = joined(read(path))
+        assert [end for _, end in found] == [expected], repr(between)
+    assert hash_text("now here") != hash_text("nowhere")

@@ -176,8 +176,9 @@ def test_too_many_bad_records_stop_it_naming_reasons_places_and_the_way_out(tmp_
     assert "\n" not in message and message.startswith("corpus.max_bad_fraction=0.01: 4 of 66 records")
     assert "2 not_text, first" in message and "bad.jsonl:3" in message and "latin.txt:3" in message
     assert list((tmp_path / "cache").iterdir()) == []
-    allowed = float(message.rpartition("=")[2])
-    store = run(corpus, tmp_path / "cache", max_bad_fraction=allowed + 0.001)
+    assert message.endswith(", or name the text with the source's text_field")
+    allowed = float(message.rpartition("max_bad_fraction=")[2].partition(",")[0])
+    store = run(corpus, tmp_path / "cache", max_bad_fraction=allowed)
     assert store.manifest["quarantined_by_reason"] == {"not_text": 2, "broken_json": 1, "encoding": 1}
     assert store.manifest["documents_quarantined"] == 4
     quarantine = [json.loads(line) for line in (store.path / "quarantine.jsonl").read_text().splitlines()]
@@ -261,3 +262,34 @@ def test_fresh_folder_is_whole_or_absent(tmp_path: Path):
         (part / "whole").touch()
         assert not (tmp_path / "store").exists()
     assert [path.name for path in tmp_path.rglob("*")] == ["store", "whole"]
+
+
+def test_what_another_host_left_is_removed_a_day_later(tmp_path: Path):
+    old, new = (tmp_path / f"x.part-pod-{n}-41" for n in ("old", "new"))
+    for part in (old, new):
+        part.mkdir()
+        (part / "train").mkdir()
+    for path in (old / "train", old):
+        os.utime(path, (time.time() - 90_000,) * 2)
+    with fresh_folder(tmp_path / "store"):
+        pass
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["store", new.name]
+
+
+def test_a_damaged_store_is_named_with_what_to_do(tmp_path: Path, ray_4_cpus: str):
+    corpus = write_corpus(tmp_path / "corpus")
+    store = run(corpus, tmp_path / "cache")
+    tokenizer = store.tokenizer_folder / "tokenizer.json"
+    swaps = {
+        tokenizer: tokenizer.read_text().replace('"##a"', '"##A"').replace('"##b"', '"##a"').replace('"##A"', '"##b"'),
+        store.path / "quarantine.jsonl": "{",
+        store.path / "manifest.json": "{",
+    }
+    for path, damaged in swaps.items():
+        whole = path.read_text()
+        path.write_text(damaged)
+        named = "tokenizer" if path == tokenizer else path.name
+        with pytest.raises(UserError, match=f"{named}: .*remove .* run again"):
+            run(corpus, tmp_path / "cache")
+        path.write_text(whole)
+    assert run(corpus, tmp_path / "cache").path == store.path

@@ -50,7 +50,7 @@ def test_columns_are_found_by_name_in_any_order_behind_a_mark(tmp_path: Path):
         ("a.csv", "text\tlabel", r"tabs \('\\t'\): give format: tsv"),
         ("a.tsv", "text,label", r"commas \(','\): give format: csv"),
         ("a.csv", "text|label", "vertical bars"),
-        ("a.csv", "body,label", "the columns there are: body, label$"),
+        ("a.csv", "body,label", "the columns there are: body, label; name one of them$"),
     ],
 )
 def test_wrong_delimiter_is_named(tmp_path: Path, name: str, header: str, told: str):

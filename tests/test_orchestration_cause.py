@@ -28,3 +28,13 @@ def test_what_a_task_of_ray_raised(ray_4_cpus):
     with pytest.raises(RayTaskError) as error:
         ray.get(broken.remote())
     assert cause_of(error.value) == "ValueError: the cause"
+
+
+def test_a_rank_that_lost_its_connection_is_not_the_cause():
+    class Failed(Exception):
+        worker_failures = {
+            0: RuntimeError("rank 0, step 3: RuntimeError: gloo Read error: Connection reset by peer"),
+            1: RuntimeError("rank 1, step 3: ValueError: the cause"),
+        }
+
+    assert cause_of(Failed()) == "rank 1, step 3: ValueError: the cause"

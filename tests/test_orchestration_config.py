@@ -118,3 +118,17 @@ def test_a_changed_value_goes_through_validation():
     with pytest.raises(UserError, match="finetune.learning_rate"):
         build_config(values, {"finetune.learning_rate": -1})
     assert values == yaml.safe_load(to_yaml(load_config("demo")))
+
+
+def test_a_fault_inside_a_source_is_one_line_with_a_remedy_that_works():
+    for source, told in (
+        ({"path": "a", "weight": -1}, r"^corpus.sources.0.weight=-1: .*; change it in the recipe$"),
+        ({"path": "a", "weight": 1e9}, r"^corpus.sources.0.weight=1000000000.0: .*less than or equal to 1000"),
+        ({"path": "a", "wait": 1}, r"^corpus.sources.0.wait: unknown key; did you mean weight\?$"),
+        ({"path": ""}, r"^corpus.sources.0.path='': .*at least 1 character"),
+    ):
+        with pytest.raises(UserError, match=told) as error:
+            build_config({"name": "x", "corpus": {"sources": [source]}}, {})
+        assert "\n" not in str(error.value)
+    with pytest.raises(UserError, match="every source has weight 0"):
+        build_config({"name": "x", "corpus": {"sources": [{"path": "a", "weight": 0}]}}, {})

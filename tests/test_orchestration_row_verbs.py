@@ -110,7 +110,7 @@ def test_what_is_printed_is_plain_where_there_is_no_terminal(tmp_path):
     assert "\x1b" not in out.getvalue()
     for line in (
         "documents   10 read = 6 kept + 1 empty + 1 duplicate + 2 quarantined (2 encoding)",
-        "source      b.txt: 3 rows, 1 held out",
+        "source      b.txt: 3 rows x 2 an epoch, 1 held out",
         "rows        4, 1 held out, of 10 tokens (full_sentences)",
         "unknown     7.69% of the tokens",
         "padding     45.00%",
