@@ -183,10 +183,10 @@ def _fill(
     described = _make_tokenizer(part / "tokenizer", scans, tokenizer, rows)
     shards, tokens = write(part, plans, chunk_bytes, rows, described, execution)
     if not shards["train"]:
+        empty, dropped = tokens["documents_without_tokens"], tokens["dropped_tokens"]
         raise UserError(
             f"rows.packing={rows.packing}: {facts['documents_kept']} documents give no row (the tokenizer leaves "
-            f"nothing of {tokens['documents_without_tokens']}; {tokens['dropped_tokens']} tokens are too few for a pair); "
-            f"give other text, tokenizer.path or rows.packing"
+            f"nothing of {empty}; {dropped} tokens are too few for a pair); give other text, tokenizer.path or rows.packing"
         )
     add_rows(facts, shards)
     return {
