@@ -186,7 +186,8 @@ def _fill(
         empty, dropped = tokens["documents_without_tokens"], tokens["dropped_tokens"]
         raise UserError(
             f"rows.packing={rows.packing}: {facts['documents_kept']} documents give no row (the tokenizer leaves "
-            f"nothing of {empty}; {dropped} tokens are too few for a pair); give other text, tokenizer.path or rows.packing"
+            f"nothing of {empty}; {dropped} tokens are too few for a pair); give other text, tokenizer.path or "
+            f"rows.packing"
         )
     add_rows(facts, shards)
     return {
