@@ -38,10 +38,7 @@ install: .venv/installed
 	@touch $@
 	@echo "Installed. Next: make demo, make test, or .venv/bin/cloze --help"
 
-.venv/installed-soak: .venv/installed-test
-	$(VENV) -m pytest -m soak $(ARGS)
-
-check: .venv/installed
+.venv/installed-check: .venv/installed
 	@$(PIP) ruff basedpyright
 	@touch $@
 
@@ -57,7 +54,7 @@ demo: install
 test: .venv/installed-test
 	$(VENV) -m pytest $(ARGS)
 
-soak: install
+soak: .venv/installed-test
 	$(VENV) -m pytest -m soak $(ARGS)
 
 check: .venv/installed-check
