@@ -9,18 +9,20 @@ its own, whatever stands around it, words are looked up; so are single Chinese c
 word. Otherwise a piece is the whole text. The result is the same.
 """
 
+import copy
 import json
 import os
 import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from itertools import accumulate, chain
+from itertools import accumulate, chain, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from data.config import UserError
+from data.splitting import cuts_at_chinese, steps_of, word_splitter
 from data.storage import fetch_once
 from data.tokenizer import text_backend
 
@@ -30,16 +32,11 @@ if TYPE_CHECKING:
 
 PIECES_KEPT = 300_000  # English text of 1 GB has about as many distinct words; 60 MB. More, and the table begins anew
 BATCH_CHARACTERS = 500_000  # handed to the tokenizer at once: its encodings take about 60 bytes per character
-# What these do to a character depends on no other across a space (Strip and Precompiled may look on) ...
-_KEEPING = frozenset(("Lowercase", "NFC", "NFD", "NFKC", "NFKD"))
-# ... and these may leave nothing of a word, so that two spaces meet: no matter where white space is no token.
-_DELETING = frozenset(("BertNormalizer", "StripAccents", "Nmt"))
 # Characters that BERT's normaliser sets apart: fewer than it does (the planes beyond), which is as right.
 _CHINESE = "\\u3400-\\u4dbf\\u4e00-\\u9fff\\uf900-\\ufaff"
 _CHINESE_RUN = re.compile(f"[{_CHINESE}]+")
 _CHINESE_OR_NOT = re.compile(f"[{_CHINESE}]+|[^{_CHINESE}]+")
-_BLANKS = (" ", "\n", "\t", "")
-_WORDS = re.compile(r"[ \n\t]*[^ \n\t]+|[ \n\t]+")
+CONTINUES = "\udc81"  # before a piece that goes on inside a text: half a surrogate pair, which no text holds
 _SPACE_MARKS = ("▁", "Ġ", " ")  # begin the tokens that begin a word: SentencePiece's, byte-level BPE's, plain
 
 
@@ -62,6 +59,7 @@ class Encoder:
         facts = json.loads(backend.to_str())
         self._backend = backend
         self._split, self._by_characters = word_splitter(facts), cuts_at_chinese(facts)
+        self._inner = _continuing(facts)
         self._segment = open_segmenter(word_segmenter) if word_segmenter else None
         self._marks = _space_marks(self._backend)
         self._forget()
@@ -72,8 +70,14 @@ class Encoder:
         self._word_starts = np.empty(0, bool)
         self._bounds = np.zeros(1, np.int64)  # piece i is _ids[_bounds[i] : _bounds[i + 1]]
 
-    def encode(self, texts: Sequence[str]) -> Encoded:
-        """Tokens of texts, none added. Memory is bounded by their length, not by their number."""
+    def encode(self, texts: Sequence[str], continues: Sequence[bool] = ()) -> Encoded:
+        """Tokens of texts, none added. Memory is bounded by their length, not by their number.
+
+        `continues`: which texts go on where the one before ended, without white space, as sentences of Chinese do. A
+        tokenizer that puts a space before whatever text it is given puts none there.
+        """
+        if self._inner is not None:
+            texts = [CONTINUES + text if inside else text for text, inside in zip_longest(texts, continues)]
         parts: list[Encoded] = []
         start = num_characters = 0
         for stop, text in enumerate(texts, 1):
@@ -110,8 +114,12 @@ class Encoder:
     def _pieces(self, text: str) -> list[str]:
         """The pieces of a text that the tokenizer treats each on its own.
 
-        A piece is told without the space that stands before it; one that has none is told behind a space instead.
+        A piece is told without the space that stands before it; one that has none is told behind a space instead, or
+        behind CONTINUES.
         """
+        if text[:1] == CONTINUES:
+            first, *words = self._pieces(text[1:])
+            return [CONTINUES + first.removeprefix(" "), *words]
         words = self._split(text) if self._split else [" " + text]
         if not self._by_characters or text.isascii():
             return words
@@ -128,8 +136,7 @@ class Encoder:
 
     def _learn(self, pieces: list[str]) -> None:
         """Tokenise pieces that are new."""
-        texts = [piece[1:] if piece[:1] == " " else " " + piece for piece in pieces]
-        encodings = self._backend.encode_batch(texts, add_special_tokens=False)  # encode_batch_fast tells no words
+        texts, encodings = self._tokenise(pieces)
         sizes = np.fromiter(map(len, encodings), np.int64, len(encodings))
         ends = np.cumsum(sizes)
         total = int(ends[-1])
@@ -148,6 +155,17 @@ class Encoder:
         self._bounds = np.concatenate([self._bounds, self._bounds[-1] + ends])
         self._ids = np.concatenate([self._ids, ids])
         self._word_starts = np.concatenate([self._word_starts, word_starts])
+
+    def _tokenise(self, pieces: list[str]) -> tuple[list[str], list["Encoding"]]:
+        """Pieces as text, and their encodings. `encode_batch_fast` tells no words."""
+        texts = [piece[1:] if piece[:1] in (" ", CONTINUES) else " " + piece for piece in pieces]
+        encodings = self._backend.encode_batch(texts, add_special_tokens=False)
+        inside = [i for i, piece in enumerate(pieces) if piece[:1] == CONTINUES]
+        if inside and self._inner is not None:
+            found = self._inner.encode_batch([texts[i] for i in inside], add_special_tokens=False)
+            for i, encoding in zip(inside, found, strict=True):
+                encodings[i] = encoding
+        return texts, encodings
 
     def _word_starts_of(self, encodings: list["Encoding"], ids: np.ndarray, ends: np.ndarray) -> np.ndarray:
         """Where the word of a token is another than that of the token before, and where a piece begins."""
@@ -175,72 +193,20 @@ def _encoder(tokenizer: str, word_segmenter: str | None) -> Encoder:
     return Encoder(text_backend(tokenizer), word_segmenter)
 
 
-def split_dropping(text: str) -> list[str]:
-    """The words of a text, where white space makes no token and so is the same whatever it is."""
-    return [word for word in text.replace("\n", " ").replace("\t", " ").split(" ") if word]
+def _continuing(tokenizer: dict[str, Any]) -> "Backend | None":
+    """The tokenizer without the space that it puts before a text; None where it puts none."""
+    from tokenizers import Tokenizer as Backend
 
-
-def split_before_spaces(text: str) -> list[str]:
-    """The words of a text with the single space before each; a text with other white space stays whole."""
-    body = text.lstrip()
-    if not body.isprintable() or "  " in body or body[-1:] == " ":  # printable: no white space but spaces
-        return [" " + text]
-    words = body.split(" ")
-    white = text[: len(text) - len(body)]
-    if white != " ":
-        words[0] = f" {white}{words[0]}"
-    return words
-
-
-def split_before_blanks(text: str) -> list[str]:
-    """The words of a text with the white space before each."""
-    words = split_before_spaces(text)
-    if len(words) == 1 and text.replace("\n", " ").replace("\t", " ").isprintable():
-        found = _WORDS.findall(text)
-        return [word[1:] if word[0] == " " and word[1:2] not in _BLANKS else " " + word for word in found]
-    return words
-
-
-def word_splitter(tokenizer: dict[str, Any]) -> Callable[[str], list[str]] | None:
-    """How a text is split so that its encoding is that of the pieces in a row; None where that is not known.
-
-    tokenizer: the tokenizer.json. Known are pre-tokenisers that begin anew at white space, behind normalisers that look
-    at no character beyond it. WordPiece, BPE and Unigram see one pre-token at a time.
-    """
-    if any(not token["special"] for token in tokenizer["added_tokens"]) or tokenizer["model"].get("dropout"):
+    tokenizer, changed = copy.deepcopy(tokenizer), False
+    for step in steps_of(tokenizer["pre_tokenizer"]):
+        for key, never in (("prepend_scheme", "never"), ("add_prefix_space", False)):
+            if step.get(key, never) != never:
+                step[key], changed = never, True
+    if not changed:
         return None
-    normalizers, splitters = (_steps(tokenizer[key]) for key in ("normalizer", "pre_tokenizer"))
-    kinds = [step["type"] for step in splitters]
-    dropping = kinds[:1] in (["BertPreTokenizer"], ["WhitespaceSplit"], ["Whitespace"])
-    if {step["type"] for step in normalizers} - _KEEPING - (_DELETING if dropping else set()):
-        return None
-    if kinds == ["ByteLevel"]:
-        if not splitters[0].get("use_regex", True):
-            return None
-        return split_before_spaces if splitters[0]["add_prefix_space"] else split_before_blanks  # to "\nword" too
-    if kinds[-1:] == ["Metaspace"] and not (
-        splitters[-1].get("split", True) and splitters[-1].get("prepend_scheme") == "always"
-    ):
-        return None
-    if kinds == ["Metaspace"]:
-        return split_before_spaces
-    return split_dropping if dropping and kinds[1:] in ([], ["Metaspace"]) else None
-
-
-def cuts_at_chinese(tokenizer: dict[str, Any]) -> bool:
-    """Is each Chinese character a word of its own to the tokenizer, as in BERT?"""
-    steps = _steps(tokenizer["normalizer"])
-    apart = bool(steps) and steps[0]["type"] == "BertNormalizer" and steps[0]["handle_chinese_chars"]
-    return apart and word_splitter(tokenizer) is split_dropping and len(_steps(tokenizer["pre_tokenizer"])) == 1
-
-
-def _steps(part: dict[str, Any] | None) -> list[dict[str, Any]]:
-    """The steps of a normaliser or pre-tokeniser, sequences laid flat."""
-    if part is None:
-        return []
-    if part["type"] != "Sequence":
-        return [part]
-    return [step for inner in part.get("normalizers", part.get("pretokenizers", [])) for step in _steps(inner)]
+    backend = Backend.from_str(json.dumps(tokenizer))
+    backend.encode_special_tokens = True
+    return backend
 
 
 def _space_marks(backend: "Backend") -> np.ndarray | None:

@@ -59,7 +59,8 @@ def write_rows(
 def tokenise(documents: list[str], encoder: Encoder) -> Documents:
     """Tokens of documents. What the tokenizer leaves nothing of, sentence or document, is not in them."""
     sentences = [split_sentences(document) for document in documents]
-    encoded = encoder.encode(list(chain.from_iterable(sentences)))
+    continues = [i > 0 and not sentence[:1].isspace() for parts in sentences for i, sentence in enumerate(parts)]
+    encoded = encoder.encode(list(chain.from_iterable(sentences)), continues)
     ends = np.concatenate([[0], encoded.ends])[list(accumulate(map(len, sentences)))] if documents else encoded.ends
     return Documents(encoded.input_ids, encoded.word_starts, _distinct(encoded.ends), _distinct(ends))
 

@@ -14,7 +14,8 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from data import encoding
 from data.config import UserError
-from data.encoding import Encoder, open_encoder, split_before_blanks, split_before_spaces, word_splitter
+from data.encoding import Encoder, open_encoder
+from data.splitting import split_before_blanks, split_before_spaces, word_splitter
 from data.tokenizer import text_backend
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -177,3 +178,17 @@ def test_no_texts_no_tokens():
     encoded = Encoder(text_backend(BACKENDS["wordpiece"].to_str()), None).encode(["", " \t", "\u200b"])
     assert encoded.ends.tolist() == [0, 0, 0]
     assert np.issubdtype(encoded.input_ids.dtype, np.int32)
+
+
+@pytest.mark.parametrize("kind", ["unigram", "unigram of words", "unigram, unsplit", "wordpiece", "bpe"])
+def test_a_sentence_that_goes_on_without_a_space_is_given_none(kind: str):
+    """Sentences of Chinese touch: their tokens are those of the whole text, without a mark of a space between."""
+    sentences = ["\u5317\u4eac\u5929\u5b89\u95e8\u3002", "\u6211\u7231\u5b83\uff01", " deux mots.", "\u9996\u90fd"]
+    backend = text_backend(BACKENDS[kind].to_str())
+    whole = backend.encode("".join(sentences), add_special_tokens=False).tokens
+    encoded = Encoder(backend, None).encode(sentences, [False, True, False, True])
+    apart = [backend.id_to_token(i) for i in encoded.input_ids.tolist()]
+    assert apart.count("\u2581") == whole.count("\u2581")
+    assert "".join(apart) == "".join(whole)
+    again = Encoder(backend, None).encode(sentences)
+    assert (len(again.input_ids) > len(encoded.input_ids)) == ("unigram" in kind)
