@@ -39,6 +39,8 @@ def test_everything_that_is_needed_is_pinned():
         if key in seen:
             continue
         seen.add(key)
+        if name == "triton" or name.startswith(("nvidia-", "cuda-")):  # torch's CUDA build pins these itself
+            continue
         assert name in PINS, f"{name} is needed and not in constraints.txt"
         assert need.specifier.contains(PINS[name]), f"{name}=={PINS[name]} does not satisfy {need}"
         try:

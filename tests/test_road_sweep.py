@@ -3,6 +3,7 @@
 import csv
 import json
 import random
+import shutil
 from functools import partial
 from pathlib import Path
 
@@ -109,7 +110,10 @@ def test_the_same_sweep_again_does_nothing_and_another_task_is_refused(swept, ho
 
 def test_a_demo_whose_pretraining_did_not_pay_says_so_and_exits_1(swept, home, run_cloze):
     """The random encoder alone beside itself: no lead can be more than its deviation."""
-    random_copy = next((home / "runs/.cache").glob("random-*"))
+    random_copy = home / "random-copy"
+    shutil.copytree(next((home / "runs/.cache").glob("random-*")), random_copy)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(home / "runs/s/export" / name, random_copy)
     done = run_cloze(
         "sweep", "name=t", f"sweep.encoders=[{random_copy}, random]", *TASK, "sweep.must_beat_random=true",
         "sweep.space={finetune.mode: frozen, finetune.epochs: 1, finetune.learning_rate: 1e-6}",
