@@ -236,7 +236,6 @@ def test_credentials_go_nowhere(head, home, cloze):
     assert b"def pretrain_worker" in everything
 
 
-@pytest.mark.soak
 def test_ctrl_c_without_a_terminal_leaves_the_job_running(head, start, cloze):
     process = start("submit", "pretrain", "-c", "law.yaml", "name=long", "pretrain.steps=100000")
     assert process.stdout is not None
@@ -252,7 +251,6 @@ def test_ctrl_c_without_a_terminal_leaves_the_job_running(head, start, cloze):
     assert api(head, f"/api/jobs/{identity}")["status"] == "RUNNING"
 
 
-@pytest.mark.soak
 def test_ctrl_c_at_a_terminal_asks_and_once_more_is_no(head, home, cloze):
     """The terminal is a real one, so that Ctrl-C is a character typed."""
     terminal, inside = pty.openpty()
