@@ -76,9 +76,14 @@ class Corpus(Section):
             values = {**values, key: sources}
         return values
 
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """Of the sources, in their order."""
+        return tuple(source.weight for source in self.sources)
+
     @model_validator(mode="after")
     def _weights_add_up(self) -> "Corpus":
-        if not any(source.weight for source in self.sources):
+        if not any(self.weights):
             raise ValueError("every source has weight 0; give at least one of them a weight above 0")
         return self
 

@@ -58,7 +58,7 @@ def prepare(
     that is killed leaves a `.part-` folder, which the next one removes.
     """
     cache = Path(cache).absolute()
-    check_rows(tokenizer, rows)
+    check_segmenter(rows)
     files = find_files(corpus)
     chunk_bytes = chunk_bytes or chunk_bytes_of(files)
     target = cache / fingerprint(files, corpus, tokenizer, rows, chunk_bytes)
@@ -112,10 +112,8 @@ def _found(target: Path, corpus: Corpus) -> Store | None:
     return store
 
 
-def check_rows(tokenizer: Tokenizer, rows: Rows) -> None:
-    """Raise UserError for a tokenizer's folder or a word segmenter that cannot be used."""
-    if tokenizer.path is not None:
-        load_tokenizer(tokenizer.path)
+def check_segmenter(rows: Rows) -> None:
+    """Raise UserError where the word segmenter is not installed."""
     if rows.word_segmenter is not None:
         open_segmenter(rows.word_segmenter)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from data.batches import PAIRS
 from data.config import UserError
 from data.corpus import find_files
-from data.prepare import check_rows
+from data.prepare import check_segmenter
 from data.store import Store
 from data.tokenizer import describe_tokenizer
 from model.config import Encoder
@@ -25,7 +25,7 @@ def check(config: Config, run: Path) -> None:
     find_files(config.corpus)
     check_identity(run, config, PRETRAIN_SECTIONS)
     check_packing(config)
-    check_rows(config.tokenizer, config.rows)
+    check_segmenter(config.rows)
     vocabulary = None
     if config.tokenizer.path is not None:
         vocabulary = describe_tokenizer(Path(config.tokenizer.path))["vocab_size"]

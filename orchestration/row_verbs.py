@@ -125,7 +125,7 @@ def look(
         row_ids = np.array(wanted) if wanted is not None else np.arange(min(num_rows, there))
         visits = np.full(len(row_ids), EVALUATION_VISIT)
     else:
-        weights = tuple(source.weight for source in config.corpus.sources)
+        weights = config.corpus.weights
         order = order_of(store, weights, config.seed, config.pretrain.global_batch)
         if wanted is not None:
             row_ids = np.array(wanted)

@@ -88,7 +88,7 @@ def pretrain(
 
     for complaint in checkpoint.newest(run)[2]:
         logger.warning("checkpoint passed over: %s", complaint)
-    weights = tuple(source.weight for source in config.corpus.sources)
+    weights = config.corpus.weights
     plan = Plan(
         run=str(run),
         store=str(store.path),
