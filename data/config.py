@@ -166,3 +166,47 @@ class Masking(Section):
                 f"mask_share {self.mask_share} + random_share {self.random_share} is more than 1; lower one of them"
             )
         return self
+
+
+class Task(Section):
+    """Labelled examples for a head. Which columns are read depends on head.kind."""
+
+    train: str = "docstrings"
+    """CSV, TSV, JSONL, Parquet or Arrow file; CoNLL (.conll .conllu) for tagging, SQuAD's .json for answering;
+    "docstrings" is the built-in task: which package is this text from?"""
+    validation: str | None = None
+    """File of the same shape; required unless train is "docstrings"."""
+    test: str | None = None
+    """File of the same shape; scored once, for the winner."""
+    text: str = "text"
+    """Column of the text; of the question (answering), the query (embedding), the words (tagging: a list, or a text
+    whose words are separated by spaces)."""
+    text_pair: str | None = None
+    """Column of a second text; answering: of the text that holds the answer ("context" where None); embedding: of the
+    passage or second text ("passage" where None)."""
+    label: str = "label"
+    """Column of the label; multi_label: a list, or a text with commas; regression: a number; tagging: as many tags as
+    words; answering: the answers' texts; multiple_choice: the number of the right one from 0, or its letter."""
+    choices: tuple[str, ...] = ()
+    """multiple_choice: columns of the choices."""
+    passages: str | None = None
+    """embedding: file of passages to search (columns id and text); the label column then names the id of each
+    query's passage. None: each query's passage stands beside it."""
+    scheme: Literal["bio", "iob1", "iobes", "io"] | None = None
+    """tagging: how tags mark entities; None: told by the tags, which may also be plain (parts of speech)."""
+    metric: (
+        Literal[
+            "accuracy", "macro_f1", "micro_f1", "matthews", "pearson", "spearman", "entity_f1", "exact_match",
+            "answer_f1", "recall_at_1", "recall_at_10", "mrr", "ndcg_at_10",
+        ]
+        | None
+    ) = None
+    """Score on the validation examples by which the winner is chosen; None: the usual one of the kind."""
+    train_size: Annotated[int, Field(ge=1)] | None = None
+    """Use only the first n training examples (of a shuffle by `seed`); None: all."""
+
+    @model_validator(mode="after")
+    def _has_validation(self) -> "Task":
+        if self.train != "docstrings" and self.validation is None:
+            raise ValueError("validation is missing; give task.validation=FILE with examples to choose the winner by")
+        return self

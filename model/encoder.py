@@ -1,104 +1,149 @@
 """Encoders: built from the config tree, or loaded from a Hugging Face folder.
 
-In: the encoder section and the tokenizer's numbers. Out: a transformers model with a masked-LM head.
-Knows torch and transformers; neither Ray nor where folders come from. Encoders fit on every rank, so a model is built
-whole and sharded afterwards by the engine.
+In: the encoder section and what a tokenizer is (`describe_tokenizer` in data/tokenizer.py). Out: a transformers model
+with a pretraining head, and a report of which weights a folder brought. Knows neither Ray nor where folders come from.
+Encoders fit on every rank, so a model is built whole and sharded afterwards by the engine.
 """
 
-import logging
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import torch
-from transformers import AutoConfig, AutoModelForMaskedLM, PretrainedConfig, PreTrainedModel
+import transformers
+from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
 
 from model.config import Encoder
+from model.families import FAMILIES, Family, family_of
 
-logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Family:
-    """How one family's config class names what the encoder section holds, and where its parts are."""
-
-    model_type: str
-    names: dict[str, tuple[str, ...]]
-    """Encoder field -> names in the family's config class."""
-    segments: bool
-    """Whether it tells two segments of a row apart (token_type_ids)."""
-    packs: bool
-    """Whether several documents may share a row, with attention and positions of their own: its attention takes a
-    mask (B, 1, T, T) and its positions can be given."""
+Tokenizer = Mapping[str, Any]
+"""vocab_size, pad_id, and where they are there cls_id, sep_id, mask_id."""
+LEAST_EMBEDDING = 128  # width of ALBERT's and small ELECTRA's embeddings; source: arXiv:1909.11942 table 3
 
 
-FAMILIES = {
-    "bert": Family(
-        model_type="bert",
-        segments=True,
-        packs=True,
-        names={
-            "hidden_size": ("hidden_size",),
-            "num_hidden_layers": ("num_hidden_layers",),
-            "num_attention_heads": ("num_attention_heads",),
-            "intermediate_size": ("intermediate_size",),
-            "max_position_embeddings": ("max_position_embeddings",),
-            "dropout": ("hidden_dropout_prob", "attention_probs_dropout_prob"),
-        },
-    ),
-}
+class Report(NamedTuple):
+    """Which weights a folder brought, by their names in the model."""
+
+    loaded: int
+    new: tuple[str, ...]
+    """Not in the folder, so drawn from the seed."""
+    unused: tuple[str, ...]
+    """In the folder, but not in the model."""
+
+    def lines(self) -> list[str]:
+        """For people: modules rather than single tensors, at most three of each."""
+        told = [f"{self.loaded} weights loaded"]
+        for names, what in ((self.new, "new (drawn from seed)"), (self.unused, "of the folder unused")):
+            modules = sorted({name.rpartition(".")[0] or name for name in names})
+            named = ", ".join(modules[:3]) + (", ..." if len(modules) > 3 else "")
+            told += [f"{len(names)} {what}: {named}"] if names else []
+        return told
 
 
-def encoder_config(encoder: Encoder, vocab_size: int, pad_id: int) -> PretrainedConfig:
-    """The family's own config object. Raises ValueError for a field that the family's class does not own."""
-    family = FAMILIES[encoder.family]
-    values: dict[str, Any] = {"vocab_size": vocab_size, "pad_token_id": pad_id}
-    for field, names in family.names.items():
-        values.update(dict.fromkeys(names, getattr(encoder, field)))
-    config = AutoConfig.for_model(family.model_type, **values)
-    known = config.to_dict()
-    foreign = [name for name in values if name not in known]
-    if foreign:
-        raise ValueError(f"encoder.family={encoder.family} has no setting {', '.join(foreign)}")
-    return config
+def encoder_config(encoder: Encoder, tokenizer: Tokenizer) -> PretrainedConfig:
+    """The family's own config object, as `encoder` and the tokenizer want it (encoder.init is not read).
 
-
-def build_encoder(encoder: Encoder, vocab_size: int, pad_id: int, seed: int) -> PreTrainedModel:
-    """A masked-LM model in fp32: weights drawn from `seed`, or those of the folder `encoder.init`.
-
-    Raises ValueError where the folder's vocabulary is not the tokenizer's.
+    Raises ValueError for a setting that the family does not have.
     """
-    if encoder.init is not None:
-        model = AutoModelForMaskedLM.from_pretrained(encoder.init, local_files_only=True, dtype=torch.float32)
-        if model.config.vocab_size != vocab_size:
-            raise ValueError(
-                f"encoder.init={encoder.init}: its vocabulary has {model.config.vocab_size} tokens, the tokenizer "
-                f"{vocab_size}; give tokenizer.path={encoder.init}"
-            )
-        return model
+    family = FAMILIES[encoder.family]
+    if encoder.embedding_size is not None and "embedding_size" not in family.names:
+        owners = ", ".join(name for name, one in FAMILIES.items() if "embedding_size" in one.names)
+        raise ValueError(
+            f"encoder.embedding_size={encoder.embedding_size}: {encoder.family} has none (its embeddings are as wide "
+            f"as the encoder); leave it out, or give encoder.family={owners.replace(', ', ' or ')}"
+        )
+    values: dict[str, Any] = {
+        **family.fixed,
+        **{name: tokenizer.get(key) for name, key in family.ids.items()},
+        "vocab_size": tokenizer["vocab_size"],
+        "pad_token_id": tokenizer["pad_id"],
+    }
+    given = encoder.model_dump()
+    given["embedding_size"] = encoder.embedding_size or min(LEAST_EMBEDDING, encoder.hidden_size)
+    given["max_position_embeddings"] += family.unused_positions(tokenizer["pad_id"])
+    for field, names in family.names.items():
+        values.update(dict.fromkeys(names, given[field]))
+    return AutoConfig.for_model(family.model_type, **values)
+
+
+def build_encoder(
+    encoder: Encoder, tokenizer: Tokenizer, seed: int, head: Literal["MaskedLM", "PreTraining"] = "MaskedLM"
+) -> tuple[PreTrainedModel, Report | None]:
+    """A model in fp32 on the CPU: weights drawn from `seed`, or those of the folder `encoder.init` and a report.
+
+    `head`: which of the family's classes. Raises ValueError where the family has no such class, or the folder is not
+    whole or has fewer tokens than the tokenizer.
+    """
+    folder = encoder.init
+    config = encoder_config(encoder, tokenizer) if folder is None else check_folder(folder, encoder.pickled)
+    model_class = class_of(family_of(config), f"For{head}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return AutoModelForMaskedLM.from_config(encoder_config(encoder, vocab_size, pad_id), dtype=torch.float32)
+        if folder is None:
+            return model_class(config).float(), None
+        if config.vocab_size < tokenizer["vocab_size"]:
+            raise ValueError(
+                f"encoder.init={folder}: its vocabulary has {config.vocab_size} tokens, the tokenizer "
+                f"{tokenizer['vocab_size']}; give tokenizer.path={folder}"
+            )
+        return load_weights(model_class, folder, config, encoder.pickled)
 
 
-def check_folder(folder: str | Path) -> PretrainedConfig:
-    """The config of a Hugging Face folder. Raises ValueError, before any weight is read, where the folder is none or
-    of another family.
+def load_weights(
+    model_class: Any, folder: str | Path, config: PretrainedConfig, pickled: bool = False
+) -> tuple[PreTrainedModel, Report]:
+    """A model of `model_class` with the weights of a folder; what is not there is drawn from torch's generator.
+
+    Raises ValueError where weights of the encoder itself are missing or misshapen.
+    """
+    model, found = model_class.from_pretrained(
+        str(folder), config=config, local_files_only=True, dtype=torch.float32, output_loading_info=True,
+        use_safetensors=None if pickled else True, ignore_mismatched_sizes=True,
+    )  # fmt: skip
+    misshapen = {str(entry[0]) for entry in found["mismatched_keys"]}
+    new = sorted({*found["missing_keys"], *misshapen})
+    inside, pooler = f"{model.base_model_prefix}.", f"{model.base_model_prefix}.pooler."
+    if lost := [name for name in new if name.startswith(inside) and not name.startswith(pooler)]:
+        raise ValueError(f"{folder}: not a whole encoder: weights missing or misshapen: {', '.join(lost[:3])}")
+    names = set(model.state_dict())
+    return model, Report(len(names) - len(new), tuple(new), tuple(sorted(found["unexpected_keys"])))
+
+
+def class_of(family: Family, suffix: str) -> Any:
+    """A class of the family in transformers, such as suffix "ForMaskedLM". Raises ValueError where it has none."""
+    name = f"{family.prefix}{suffix}"
+    if not hasattr(transformers, name):
+        owners = [key for key, one in FAMILIES.items() if hasattr(transformers, f"{one.prefix}{suffix}")]
+        raise ValueError(f"transformers has no {name}; families that have one are {', '.join(owners)}")
+    return getattr(transformers, name)
+
+
+def check_folder(folder: str | Path, pickled: bool = False) -> PretrainedConfig:
+    """The config of a Hugging Face folder. Raises ValueError, before any weight is read, where the folder is none, is
+    of another family, or holds no weights that may be opened.
     """
     path = Path(folder)
     if not (path / "config.json").is_file():
         raise ValueError(f"{folder}: no Hugging Face model folder (no config.json in it)")
-    if not any(path.glob("*.safetensors")):
-        raise ValueError(f"{folder}: no safetensors weights in it; pickled weights are not opened")
-    config = AutoConfig.from_pretrained(path, local_files_only=True)
-    if config.model_type not in FAMILIES:
-        raise ValueError(f"{folder}: a {config.model_type} model; known families are {', '.join(FAMILIES)}")
+    if not any(path.glob("*.safetensors")) and not (pickled and any(path.glob("pytorch_model*.bin"))):
+        raise ValueError(
+            f"{folder}: no safetensors weights in it; pickled weights are not opened (they can run code) unless you "
+            f"trust the folder and give encoder.pickled=true"
+        )
+    try:
+        config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+        family_of(config)
+    except (ValueError, OSError, KeyError) as error:
+        raise ValueError(f"{folder}: {' '.join(str(error).split())[:300]}") from None
     return config
 
 
 def num_parameters(encoder: Encoder, vocab_size: int) -> int:
     """Parameters of the masked-LM model, counted on the meta device: no memory, no time."""
-    config = check_folder(encoder.init) if encoder.init else encoder_config(encoder, vocab_size, pad_id=0)
+    if encoder.init:
+        config = check_folder(encoder.init, encoder.pickled)
+    else:
+        config = encoder_config(encoder, {"vocab_size": vocab_size, "pad_id": 0})
     with torch.device("meta"):
-        model = AutoModelForMaskedLM.from_config(config)
+        model = class_of(family_of(config), "ForMaskedLM")(config)
     return sum(p.numel() for p in model.parameters())

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
 from model.heads import quiet_transformers
+from model.objectives.contract import PretrainingObjective
 
 # What the tokenizer's folder may hold besides a tokenizer (it may be a whole model's folder).
 NOT_TOKENIZER = {"config.json", "README.md", "generation_config.json", "model.safetensors.index.json"}
@@ -26,11 +28,13 @@ def export_folder(
     folder: Path | str,
     card: Mapping[str, Any],
     state_dict: Mapping[str, Tensor] | None = None,
+    extra: Mapping[str, Tensor] | None = None,
 ) -> None:
     """Write `model` and a copy of its tokenizer to `folder`, replacing what is there once all is written and checked.
 
     `state_dict`: whole tensors by the model's own names, for a model whose parameters are sharded; None: its own.
     `card`: title and facts of the model card, such as {"title": ..., "masked loss": 5.1}.
+    `extra`: weights that transformers has no place for, written to extra.safetensors.
     Raises RuntimeError where the folder does not load back bit by bit (the old folder then stays).
     """
     folder = Path(folder)
@@ -41,6 +45,8 @@ def export_folder(
     with quiet_transformers():
         whole = model if state_dict is None else _rebuild(model, state)
         whole.save_pretrained(str(part))
+        if extra:
+            save_file({name: tensor.contiguous() for name, tensor in extra.items()}, str(part / "extra.safetensors"))
         for file in sorted(Path(tokenizer_folder).iterdir()):
             if file.is_file() and file.suffix not in (".safetensors", ".bin") and file.name not in NOT_TOKENIZER:
                 shutil.copyfile(file, part / file.name)
@@ -52,6 +58,25 @@ def export_folder(
         folder.rename(old)
     part.rename(folder)
     shutil.rmtree(old, ignore_errors=True)
+
+
+def export_objective(
+    objective: PretrainingObjective,
+    state: Mapping[str, Tensor],
+    tokenizer_folder: Path | str,
+    folder: Path | str,
+    card: Mapping[str, Any],
+) -> None:
+    """Write all that a trained objective exports: the encoder to `folder`, what stands beside it inside of it.
+
+    `state`: whole tensors by the objective's own names.
+    """
+    folder = Path(folder)
+    for export in sorted(objective.exports(state), key=lambda one: one.folder):
+        inner = {} if not export.folder else {"title": f"{card.get('title', folder.name)} ({export.folder})"}
+        export_folder(
+            export.model, tokenizer_folder, folder / export.folder, {**card, **inner}, export.state, export.extra
+        )
 
 
 def _rebuild(model: Any, state: Mapping[str, Tensor]) -> Any:

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from model.families import setting
+
 # Dense bf16 operations per second by words of the device's name; the first entry whose words all stand in it counts.
 # Source: https://www.nvidia.com/en-us/data-center/ (h200, h100, a100, l40s, l4, products/a10-gpu); where a data sheet
 # gives its figure "with sparsity", half of it.
@@ -26,20 +28,24 @@ SIDES = {"cpu": 1024, "cuda": 4096}  # of the square matrices whose product is t
 REPEATS = 5
 
 
-def step_flops(shape: Any, tokens: float, targets: float, row_tokens: float) -> float:
-    """Operations of one optimizer step, forward and backward, over `tokens` that are not padding.
+def encoder_flops(config: Any, tokens: float, row_tokens: float) -> float:
+    """Operations of one forward pass of an encoder over `tokens` that are not padding.
 
-    `shape`: a transformers config; `targets`: masked positions; `row_tokens`: mean tokens of a row.
-    A multiply-add is 2 operations; backward multiplies twice what forward does. Per token and layer: 4 D^2 for query,
-    key, value and output, 2 D I for the feed-forward layer, 2 T D for attention over a row of T tokens; per target
-    D^2 + D V for the head. Looking up embeddings multiplies nothing; padding is not the model's work, and recomputed
-    activations count once.
-    Source: PaLM, arXiv:2204.02311 appendix B, where logits are taken at every position.
+    `config`: transformers'; `row_tokens`: mean tokens of a row. A multiply-add is 2 operations. Per token and layer:
+    4 D^2 for query, key, value and output, 2 D I for the feed-forward layer, 2 T D for attention over a row of T
+    tokens. Looking up embeddings multiplies nothing; padding is not the model's work, and recomputed activations count
+    once. Source: PaLM, arXiv:2204.02311 appendix B.
     """
-    width = shape.hidden_size
-    per_token = shape.num_hidden_layers * width * (4 * width + 2 * shape.intermediate_size + 2 * row_tokens)
-    per_target = width * (width + shape.vocab_size)
-    return 3 * 2 * (tokens * per_token + targets * per_target)
+    width, layers, feed_forward = (
+        setting(config, name) for name in ("hidden_size", "num_hidden_layers", "intermediate_size")
+    )
+    return 2 * tokens * layers * width * (4 * width + 2 * feed_forward + 2 * row_tokens)
+
+
+def masked_head_flops(config: Any, targets: float) -> float:
+    """Operations of one forward pass of the masked-LM head at `targets` positions: D^2 + D V multiply-adds each."""
+    width = setting(config, "hidden_size")
+    return 2 * targets * width * (width + config.vocab_size)
 
 
 def peak_flops(device: torch.device, bf16: bool) -> tuple[float, bool]:

@@ -13,7 +13,8 @@ from data.prepare import check_segmenter
 from data.store import Store
 from data.tokenizer import describe_tokenizer
 from model.config import Encoder
-from model.encoder import FAMILIES, check_folder
+from model.encoder import check_folder
+from model.families import FAMILIES, family_of, longest_row, setting
 from orchestration import checkpoint
 from orchestration.config import PRETRAIN_SECTIONS, Config
 from orchestration.run import check_identity, check_storage, summary_of
@@ -31,21 +32,23 @@ def check(config: Config, run: Path) -> None:
         vocabulary = describe_tokenizer(Path(config.tokenizer.path))["vocab_size"]
     if config.encoder.init is not None:
         try:
-            folder = check_folder(config.encoder.init)
+            folder = check_folder(config.encoder.init, config.encoder.pickled)
         except ValueError as error:
             raise UserError(f"encoder.init={config.encoder.init}: {error}") from None
-        for field, names in FAMILIES[folder.model_type].names.items():
-            given, there = getattr(config.encoder, field), getattr(folder, names[0])
+        for field in family_of(folder).names:
+            given, there = getattr(config.encoder, field), setting(folder, field)
+            if field == "max_position_embeddings":
+                there = longest_row(folder)
             if given not in (Encoder.model_fields[field].default, there):
                 raise UserError(f"encoder.{field}={given}: the folder in encoder.init has {there}; leave this key out")
         if config.rows.packing in PAIRS and folder.type_vocab_size < 2:
             raise UserError(
                 f"rows.packing={config.rows.packing}: encoder.init knows one segment; give full_sentences or document"
             )
-        positions = folder.max_position_embeddings
+        positions = longest_row(folder)
         if config.rows.length > positions:
             raise UserError(f"rows.length={config.rows.length}: encoder.init reads at most {positions} tokens")
-        if folder.vocab_size != vocabulary:
+        if vocabulary is not None and folder.vocab_size < vocabulary:
             raise UserError(
                 f"tokenizer.path={config.tokenizer.path}: it has {vocabulary} tokens, the encoder in encoder.init "
                 f"{folder.vocab_size}; give tokenizer.path={config.encoder.init}"

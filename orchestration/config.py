@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, Field, model_validator
 
-from data.config import Corpus, Masking, Rows, Section, Tokenizer
+from data.config import Corpus, Masking, Rows, Section, Task, Tokenizer
 from model.config import Encoder, Head, Objective
 from tuning.config import Finetune, Gpus, Sweep
 
@@ -83,31 +83,6 @@ class Cluster(Section):
     """Container image that a submitted job runs in; it holds Cloze, since Ray ships no files into one."""
     autoscales: bool = False
     """The cluster starts nodes when they are asked for: what it lacks now is waited for, not refused."""
-
-
-class Task(Section):
-    """Labelled examples for a head."""
-
-    train: str = "docstrings"
-    """CSV, TSV, JSONL or Parquet file; "docstrings" is the built-in task: which package is this text from?"""
-    validation: str | None = None
-    """File of the same shape; required unless train is "docstrings"."""
-    test: str | None = None
-    """File of the same shape; scored once, for the winner."""
-    text: str = "text"
-    """Column of the text."""
-    label: str = "label"
-    """Column of the label."""
-    metric: Literal["accuracy", "macro_f1", "matthews"] = "accuracy"
-    """Score on the validation examples by which the winner is chosen; higher is better."""
-    train_size: Size | None = None
-    """Use only the first n training examples (of a shuffle by `seed`); None: all."""
-
-    @model_validator(mode="after")
-    def _has_validation(self) -> "Task":
-        if self.train != "docstrings" and self.validation is None:
-            raise ValueError("validation is missing; give task.validation=FILE with examples to choose the winner by")
-        return self
 
 
 class Config(Section):

@@ -92,7 +92,7 @@ class Metrics:
 class WorkerGauges:
     """What one rank tells while it trains.
 
-    `flops(tokens, targets, row_tokens)`: operations of that much work; `peak`: what `group_peak` returned.
+    `flops(tokens, targets by term, row_tokens)`: operations of that much work; `peak`: what `group_peak` returned.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class WorkerGauges:
         rank: int,
         steps: int,
         restarts: int,
-        flops: Callable[[float, float, float], float],
+        flops: Callable[[float, Mapping[str, float], float], float],
         peak: tuple[float, str],
         device: torch.device,
     ) -> None:
@@ -121,7 +121,7 @@ class WorkerGauges:
         self._published = time.monotonic()
         self._laps = 0
         self._seconds = self._waited = 0.0
-        self._tokens = self._targets = 0.0
+        self._tokens, self._targets = 0.0, dict[str, float]()
         self._rows = self._row_tokens = self._positions = 0
 
     def read(self, lengths: Any, positions: int) -> None:
@@ -136,7 +136,8 @@ class WorkerGauges:
         self._seconds += seconds
         self._waited += waited_seconds
         self._tokens += record.metrics["tokens"]
-        self._targets += record.targets
+        for term, count in record.counts.items():
+            self._targets[term] = self._targets.get(term, 0.0) + count
         now = time.monotonic()
         if self._first is None:
             self._first = now, record.step
@@ -177,7 +178,8 @@ class WorkerGauges:
         """Sums over held-out rows."""
         if self._rank == "0":
             self._metrics.set("cloze_eval_loss", scores["loss"])
-            self._metrics.set("cloze_eval_accuracy", scores["correct"] / max(scores["targets"], 1))
+            if "accuracy" in scores:
+                self._metrics.set("cloze_eval_accuracy", scores["accuracy"])
 
 
 def group_peak(device: torch.device, bf16: bool, gpus_per_worker: float) -> tuple[float, str]:

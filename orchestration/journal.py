@@ -57,8 +57,7 @@ class Journal:
 
     def write_evaluation(self, step: int, scores: dict[str, float]) -> None:
         """One line per evaluation, of the weights before `step`."""
-        targets = int(scores["targets"])
-        accuracy = scores["correct"] / max(targets, 1)
-        line = {"step": step, "eval_loss": scores["loss"], "eval_accuracy": accuracy, "eval_targets": targets}
+        line: dict[str, Any] = {"step": step, **{f"eval_{name}": value for name, value in scores.items()}}
+        line["eval_targets"] = int(scores["targets"])
         self._writer.write(line)
         self._pacer.begin.remote(step, line)

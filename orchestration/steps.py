@@ -50,14 +50,19 @@ class StepRecord:
     loss: float
     terms: dict[str, float]
     """Mean loss per target of each term."""
-    targets: int
-    """Targets of all terms, all ranks, all micro-batches."""
+    counts: dict[str, int]
+    """Targets of each term, over all ranks and micro-batches."""
     metrics: dict[str, float]
     """Metric sums over the step, such as "correct"."""
     learning_rate: float
     gradient_norm: float
     is_last: bool = False
     """Some rank was asked to stop: all ranks stop after this step."""
+
+    @property
+    def targets(self) -> int:
+        """Of all terms."""
+        return sum(self.counts.values())
 
 
 def train_steps(
@@ -93,14 +98,15 @@ def train_steps(
         norm = engine.step(rate)
         if not math.isfinite(norm):
             raise FloatingPointError(f"step {step}: the gradient's norm is {norm} (loss {loss:g}, rate {rate:g})")
-        yield StepRecord(step, loss, terms, sum(counts.values()), sums_by_name, rate, norm, is_last)
+        yield StepRecord(step, loss, terms, counts, sums_by_name, rate, norm, is_last)
         if is_last:
             return
 
 
 @torch.no_grad()
 def evaluate(engine: Engine, batches: Iterable[Batch]) -> dict[str, float]:
-    """Loss per target over all ranks' batches, without training: {"loss", "targets", metric sums}.
+    """Loss per target over all ranks' batches, without training: {"loss", "targets", the objective's scores, and
+    "loss_<term>" of each term where there are several}.
 
     Every rank must bring the same number of batches. Dropout is off; the mode the module was in comes back.
     """
@@ -118,8 +124,10 @@ def evaluate(engine: Engine, batches: Iterable[Batch]) -> dict[str, float]:
     _add(totals, {f"count.{term}": torch.tensor(float(count)) for term, count in counts.items()})
     reduced = _reduced(engine, totals)
     targets = {term: reduced.pop(f"count.{term}") for term in counts}
-    loss = sum(reduced.pop(f"loss.{term}") / max(count, 1) for term, count in targets.items())
-    return {"loss": loss, "targets": sum(targets.values()), **reduced}
+    terms = {f"loss_{term}": reduced.pop(f"loss.{term}") / max(count, 1) for term, count in targets.items()}
+    scores: dict[str, float] = engine.module.scores(reduced, targets)  # pyright: ignore[reportCallIssue]
+    apart = terms if len(terms) > 1 else {}
+    return {"loss": sum(terms.values()), "targets": sum(targets.values()), **apart, **scores}
 
 
 def _targets(engine: Engine, micro_batches: list[Batch]) -> dict[str, int]:

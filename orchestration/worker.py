@@ -7,6 +7,7 @@ come through `get_dataset_shard` and nowhere else. Nothing that is called below 
 """
 
 import json
+import logging
 import os
 import socket
 from collections.abc import Iterable, Iterator
@@ -24,10 +25,8 @@ import torch.distributed as dist
 
 from data.batches import Part, micro_batches, steps_of
 from data.storage import fetch, forget, is_remote, mirror_id, publish
-from model.encoder import build_encoder
-from model.export import export_folder
-from model.flops import step_flops
-from model.objectives import build_objective
+from model.export import export_objective
+from model.objectives.catalogue import build_objective
 from orchestration import checkpoint, metrics
 from orchestration.clock import Clock
 from orchestration.config import Config
@@ -39,6 +38,10 @@ from orchestration.schedule import learning_rate
 from orchestration.steps import Batch, evaluate, train_steps
 from orchestration.stream import parts_of
 
+logger = logging.getLogger(__name__)
+# Of an evaluation's scores: what the model card shows in its own words, or not at all.
+KNOWN = ("loss", "targets")
+
 
 @dataclass(frozen=True)
 class Job:
@@ -47,8 +50,8 @@ class Job:
     config: Config
     run: str
     tokenizer_folder: str
-    vocab_size: int
-    pad_id: int
+    tokenizer: dict[str, Any]
+    """What it is: vocab_size, pad_id, cls_id, ..."""
     accumulation: int
     """Micro-batches per step and rank."""
     steps_per_epoch: int
@@ -70,9 +73,11 @@ def pretrain_worker(job: Job) -> None:
     share_cores(ray.train.get_context().get_local_world_size(), device)
     bf16 = uses_bf16(pretrain.precision, device)
 
-    model = build_encoder(config.encoder, job.vocab_size, job.pad_id, config.seed)
+    objective, report = build_objective(config.objective, config.encoder, job.tokenizer, config.seed)
+    if report and rank == 0:
+        logger.info("encoder.init=%s: %s", config.encoder.init, "; ".join(report.lines()))
     engine = DeepSpeedEngine(
-        build_objective(config.objective, model),
+        objective,
         stage=config.zero.stage,
         micro_batch=pretrain.micro_batch,
         accumulation=job.accumulation,
@@ -93,7 +98,7 @@ def pretrain_worker(job: Job) -> None:
         rank,
         pretrain.steps,
         restarts=ray.get(job.pacer.restarts.remote()),
-        flops=partial(step_flops, model.config),
+        flops=objective.flops,
         peak=group_peak(device, bf16, config.scaling.gpus_per_worker),
         device=device,
     )
@@ -139,9 +144,8 @@ def pretrain_worker(job: Job) -> None:
 
     state = engine.full_state()  # every rank takes part in gathering
     if journal:
-        weights = {name.removeprefix("model."): value for name, value in state.items()}
         fetch(Path(job.tokenizer_folder))
-        export_folder(model, job.tokenizer_folder, run / "export", card=card(config, scores), state_dict=weights)
+        export_objective(objective, state, job.tokenizer_folder, run / "export", card(config, scores))
         publish(run / "export", last="config.json")
         journal.finish()
     dist.barrier()
@@ -159,7 +163,8 @@ def training_steps(
             # Dropout is keyed by (seed, step, rank): what a step drops depends on no step before it.
             seed = np.random.SeedSequence([job.config.seed, step, rank]).generate_state(1, np.uint64)
             torch.manual_seed(int(seed[0]))
-            batches = micro_batches(part, rows, job.config.pretrain.micro_batch, job.accumulation, job.pad_id)
+            size, pad_id = job.config.pretrain.micro_batch, job.tokenizer["pad_id"]
+            batches = micro_batches(part, rows, size, job.accumulation, pad_id)
             gauges.read(part.lengths[rows], sum(batch["input_ids"].size for batch in batches))
             if job.dump_batches:
                 dump(Path(job.dump_batches), part, rows, job.config.pretrain.micro_batch)
@@ -173,7 +178,7 @@ def evaluation_batches(parts: Iterable[Part], job: Job) -> Iterator[Batch]:
     """This rank's held-out batches; every rank has the same number."""
     for part in parts:
         for _, rows in steps_of(part):
-            yield from tensors(micro_batches(part, rows, job.config.pretrain.micro_batch, 1, job.pad_id))
+            yield from tensors(micro_batches(part, rows, job.config.pretrain.micro_batch, 1, job.tokenizer["pad_id"]))
 
 
 def tensors(batches: list[dict[str, Any]]) -> list[Batch]:
@@ -257,5 +262,5 @@ def card(config: Config, scores: dict[str, float]) -> dict[str, Any]:
     }
     if scores:
         facts["held-out loss"] = scores["loss"]
-        facts["held-out accuracy"] = scores["correct"] / max(scores["targets"], 1)
+        facts |= {f"held-out {name.replace('_', ' ')}": value for name, value in scores.items() if name not in KNOWN}
     return facts

@@ -5,8 +5,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import BertConfig, BertForMaskedLM
 
-from model.flops import peak_flops, published, step_flops
-from model.objectives import MaskedLM
+from model.flops import peak_flops, published
+from model.objectives.masked import MaskedLM
 
 
 @pytest.mark.parametrize(("layers", "tokens", "targets"), [(1, 8, 3), (3, 24, 10)])
@@ -26,7 +26,7 @@ def test_a_step_multiplies_what_torch_counts(layers, tokens, targets):
     objective = MaskedLM(BertForMaskedLM(shape))
     with FlopCounterMode(display=False) as counted:
         objective(batch)[0]["mlm"].backward()
-    assert step_flops(shape, rows * tokens, targets, tokens) == counted.get_total_flops()
+    assert objective.flops(rows * tokens, {"mlm": targets}, tokens) == counted.get_total_flops()
 
 
 def test_only_known_whole_gpus_have_a_published_peak():

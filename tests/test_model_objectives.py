@@ -1,13 +1,20 @@
 """Masked-LM: the loss at the masked positions is transformers' own dense loss."""
 
+from typing import Any
+
 import pytest
 import torch
 
 from model.config import Encoder, Objective
-from model.encoder import build_encoder
-from model.objectives import IGNORED, build_objective
+from model.objectives.catalogue import build_objective
+from model.objectives.contract import IGNORED
 
 ENCODER = Encoder(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, dropout=0.0)
+
+
+
+def built() -> Any:
+    return build_objective(Objective(), ENCODER, {"vocab_size": 120, "pad_id": 0}, 1)[0]
 
 
 def batch(seed: int, rows: int = 6, tokens: int = 20) -> dict[str, torch.Tensor]:
@@ -20,8 +27,8 @@ def batch(seed: int, rows: int = 6, tokens: int = 20) -> dict[str, torch.Tensor]
 
 
 def test_loss_and_gradient_equal_the_dense_ones():
-    model = build_encoder(ENCODER, 120, 0, 1)
-    objective = build_objective(Objective(), model)
+    objective = built()
+    model = objective.model
     for seed in range(4):
         b = batch(seed)
         sums, metrics = objective(b)
@@ -40,16 +47,17 @@ def test_loss_and_gradient_equal_the_dense_ones():
 
 def test_the_vocabulary_is_projected_at_targets_only():
     """Counted at the decoder itself: as many rows as targets."""
-    model = build_encoder(ENCODER, 120, 0, 1)
+    objective = built()
+    model = objective.model
     seen = []
     model.cls.predictions.decoder.register_forward_hook(lambda module, inputs, output: seen.append(output.shape))
     b = batch(1)
-    build_objective(Objective(), model)(b)
+    objective(b)
     assert seen == [(int((b["labels"] != IGNORED).sum()), 120)]
 
 
 def test_no_target_is_a_loss_of_zero_with_a_gradient():
-    objective = build_objective(Objective(), build_encoder(ENCODER, 120, 0, 1))
+    objective = built()
     b = batch(1)
     b["labels"][:] = IGNORED
     sums, _ = objective(b)
@@ -60,7 +68,7 @@ def test_no_target_is_a_loss_of_zero_with_a_gradient():
 
 def test_packed_documents_are_as_if_each_had_a_row_of_its_own():
     """Loss and gradient of two documents in one row equal those of two rows: nothing leaks, positions begin anew."""
-    objective = build_objective(Objective(), build_encoder(ENCODER, 120, 0, 1))
+    objective = built()
     apart = batch(3, rows=2, tokens=9)
     apart = {name: value[:, :9] for name, value in apart.items()} | {"attention_mask": torch.ones(2, 9).long()}
     apart["input_ids"] = apart["input_ids"].clamp(min=5)
@@ -86,7 +94,7 @@ def test_packed_documents_are_as_if_each_had_a_row_of_its_own():
 
 
 def test_segments_reach_the_encoder():
-    objective = build_objective(Objective(), build_encoder(ENCODER, 120, 0, 1))
+    objective = built()
     b = batch(1)
     with_segments = {**b, "token_type_ids": torch.ones_like(b["input_ids"])}
     assert abs(objective(b)[0]["mlm"].item() - objective(with_segments)[0]["mlm"].item()) > 1e-3

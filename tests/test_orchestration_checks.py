@@ -7,7 +7,7 @@ import pytest
 from made_store import made_store
 
 from data.config import UserError
-from model.encoder import FAMILIES
+from model.families import FAMILIES
 from orchestration.checks import check_packing, remarks
 from orchestration.recipe import build_config
 

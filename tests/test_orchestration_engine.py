@@ -16,7 +16,7 @@ import torch.multiprocessing as mp
 from data.batches import Part, micro_batches
 from model.config import Encoder
 from model.encoder import build_encoder
-from model.objectives import MaskedLM
+from model.objectives.masked import MaskedLM
 from orchestration.engine import DeepSpeedEngine, PlainEngine, parameter_groups
 from orchestration.steps import Batch, evaluate, train_steps
 
@@ -29,7 +29,7 @@ def objective() -> MaskedLM:
         hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
         max_position_embeddings=64, dropout=0.0,
     )  # fmt: skip
-    return MaskedLM(build_encoder(encoder, VOCABULARY, pad_id=0, seed=3))
+    return MaskedLM(build_encoder(encoder, {"vocab_size": VOCABULARY, "pad_id": 0}, seed=3)[0])
 
 
 def part(step: int) -> Part:
@@ -204,7 +204,7 @@ def test_evaluation_weighs_targets_not_batches(seen, plain):
         for rank in range(2):
             scores = seen[2][rank][case]["scores"]
             assert scores["loss"] == pytest.approx(whole["loss"], abs=1e-5)
-            assert (scores["targets"], scores["correct"]) == (whole["targets"], whole["correct"])
+            assert (scores["targets"], scores["accuracy"]) == (whole["targets"], whole["accuracy"])
 
 
 def test_a_loss_that_is_no_number_stops_before_the_weights_move():

@@ -38,7 +38,7 @@ class Told(Metrics):
 
 
 def record(step: int, tokens: int = 100) -> StepRecord:
-    return StepRecord(step, 2.5, {"mlm": 2.5}, 15, {"tokens": tokens, "correct": 3}, 1e-3, 0.7)
+    return StepRecord(step, 2.5, {"mlm": 2.5}, {"mlm": 15}, {"tokens": tokens, "correct": 3}, 1e-3, 0.7)
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def rank(monkeypatch):
 
     def make(number: int) -> tuple[WorkerGauges, Told, list[float]]:
         made = WorkerGauges(
-            "law", number, steps=100, restarts=1, flops=lambda tokens, targets, row: 10 * tokens + targets + row,
+            "law", number, steps=100, restarts=1, flops=lambda tokens, targets, row: 10 * tokens + targets["mlm"] + row,
             peak=(1e4, "measured"), device=torch.device("cpu"),
         )  # fmt: skip
         return made, made._metrics, now  # pyright: ignore[reportReturnType]
@@ -68,7 +68,7 @@ def work(made: WorkerGauges, now: list[float], steps: int) -> None:
 def test_rank_0_tells_all_and_values_are_means(rank):
     made, told, now = rank(0)
     work(made, now, 8)
-    made.evaluation({"loss": 3.5, "correct": 4, "targets": 16})
+    made.evaluation({"loss": 3.5, "accuracy": 0.25, "targets": 16})
     made.checkpoint(1.5)
     values = told.collect()
     assert values.keys() == {name for name in METRICS if "trial" not in name and "score" not in name}
@@ -86,7 +86,7 @@ def test_rank_0_tells_all_and_values_are_means(rank):
 def test_other_ranks_tell_only_what_differs(rank):
     made, told, now = rank(1)
     work(made, now, 8)
-    made.evaluation({"loss": 3.5, "correct": 4, "targets": 16})
+    made.evaluation({"loss": 3.5, "accuracy": 0.25, "targets": 16})
     made.checkpoint(1.5)
     assert told.collect().keys() == {"cloze_step_seconds", "cloze_data_wait_fraction", "cloze_memory_bytes"}
 

@@ -30,14 +30,27 @@ Gpus = Annotated[float, Field(ge=0), AfterValidator(_whole_above_one)]
 class Finetune(Section):
     """How a head (and the encoder under it) is trained on a task."""
 
-    mode: Literal["frozen", "full"] = "full"
-    """frozen: the head only, on the encoder's cached outputs; full: every weight."""
+    mode: Literal["frozen", "top_k", "lora", "full"] = "full"
+    """frozen: the head only, on the encoder's cached outputs; top_k: the encoder's last layers too; lora: small
+    matrices beside those of all layers (arXiv:2106.09685); full: every weight."""
+    top_k: Size = 2
+    """top_k: how many layers train."""
+    lora_rank: Size = 8
+    """lora: rank of the matrices that are added."""
+    lora_alpha: Annotated[float, Field(gt=0)] = 16
+    """lora: what is added is scaled by lora_alpha / lora_rank."""
+    layerwise_lr_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """The learning rate of a layer as a share of that above it; 1: the same in all (ELECTRA, arXiv:2003.10555
+    appendix B)."""
     learning_rate: Annotated[float, Field(gt=0)] = 3e-4
     """Peak learning rate of AdamW."""
     epochs: Size = 3
     """Passes over the training examples; the best one by validation counts."""
     length: Annotated[int, Field(ge=4)] = 64
-    """Most tokens of an example; longer texts are cut."""
+    """Most tokens of an example, special tokens included; what is longer is cut, or read in windows."""
+    stride: Size | None = None
+    """Tokens that neighbouring windows of a longer text share; None: it is cut (answering always has windows, which
+    share a quarter of `length`: what is cut has no answer)."""
     global_batch: Size = 32
     """Examples per optimizer step."""
     warmup_ratio: Annotated[float, Field(ge=0, lt=1)] = 0.1

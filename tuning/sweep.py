@@ -99,7 +99,7 @@ def sweep(config: Config, run: Path, progress: Update, task: TaskData | None = N
         with standing.told():
             results |= run_trials(todo, inputs, run, progress, ended, standing)
 
-    baseline = majority_baseline(task.train.labels, task.validation.labels, config.task.metric)
+    baseline = majority_baseline(task.train.labels, task.validation.labels, config.task.metric or "accuracy")
     entries = make_entries({**results[trial.id], "majority_baseline": baseline} for trial in trials)
     if entries[0]["score_mean"] is None:
         write_leaderboard(entries, run)
@@ -163,7 +163,7 @@ def _trials(
             values=point.values,
             finetune=point.config.finetune.model_dump(mode="json"),
             seed=seed,
-            metric=config.task.metric,
+            metric=config.task.metric or "accuracy",
             inputs=f"{prints[name]}-{tasks[name, point.config.finetune.length]}-{config.task.metric}",
         )
 

@@ -1,0 +1,194 @@
+"""The families of encoders: one row each for all that differs between them.
+
+In: a family's name, or a folder's config. Out: its row: names of its settings, ids, positions, where its parts are.
+No other file asks which family it has before it. Knows torch's modules by name only.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch import Tensor
+
+BERT_NAMES = {
+    "hidden_size": ("hidden_size",),
+    "num_hidden_layers": ("num_hidden_layers",),
+    "num_attention_heads": ("num_attention_heads",),
+    "intermediate_size": ("intermediate_size",),
+    "max_position_embeddings": ("max_position_embeddings",),
+    "dropout": ("hidden_dropout_prob", "attention_probs_dropout_prob"),
+}
+BEGIN_AND_END = {"bos_token_id": "cls_id", "eos_token_id": "sep_id"}
+
+
+@dataclass(frozen=True)
+class Family:
+    """What differs between families in transformers."""
+
+    model_type: str
+    prefix: str
+    """Of its classes: BertForMaskedLM is "Bert"."""
+    source: str
+    """Where it was published."""
+    masked_lm_head: Callable[[Any, Tensor], Tensor]
+    """(masked-LM model, hidden states (N, D)) -> logits (N, V)."""
+    layers: str
+    """Path of the list of layers inside the encoder, bottom first."""
+    names: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: BERT_NAMES)
+    """Encoder field -> names in the family's config class."""
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    """Settings that make the family what it is, where its config class has others as defaults."""
+    ids: Mapping[str, str] = field(default_factory=dict)
+    """Config name -> id of the tokenizer it takes, beside vocab_size and pad_token_id."""
+    segments: bool = False
+    """Whether it tells two segments of a row apart (token_type_ids)."""
+    packs: bool = True
+    """Whether its attention takes a mask (B, 1, T, T) and positions can be given: several documents in a row, each
+    with its own, and causal attention."""
+    positions_behind_padding: bool = False
+    """Position ids begin behind the padding id, so that many rows of the position table are never used.
+    Source: transformers, create_position_ids_from_input_ids in modeling_roberta.py."""
+    pair_objectives: tuple[str, ...] = ()
+    """Objectives on sentence pairs that <prefix>ForPreTraining is the model of."""
+    discriminates: bool = False
+    """Whether it has a discriminator (replaced-token detection)."""
+    pooler: str | None = None
+    """The encoder's own pooler of the first token (part of a head, never of the encoder)."""
+
+    def unused_positions(self, pad_id: int) -> int:
+        """Rows of the position table before the first that is used."""
+        return pad_id + 1 if self.positions_behind_padding else 0
+
+
+def _bert(model: Any, hidden: Tensor) -> Tensor:
+    return model.cls.predictions(hidden)
+
+
+def _roberta(model: Any, hidden: Tensor) -> Tensor:
+    return model.lm_head(hidden)
+
+
+def _albert(model: Any, hidden: Tensor) -> Tensor:
+    return model.predictions(hidden)
+
+
+def _electra(model: Any, hidden: Tensor) -> Tensor:
+    return model.generator_lm_head(model.generator_predictions(hidden))
+
+
+def _distilbert(model: Any, hidden: Tensor) -> Tensor:
+    return model.vocab_projector(model.vocab_layer_norm(model.activation(model.vocab_transform(hidden))))
+
+
+def _modernbert(model: Any, hidden: Tensor) -> Tensor:
+    return model.decoder(model.head(hidden))
+
+
+DEBERTA_V2 = Family(
+    model_type="deberta-v2",
+    prefix="DebertaV2",
+    source="DeBERTa, arXiv:2006.03654; version 2 as in microsoft/deberta-v2-xlarge",
+    masked_lm_head=_bert,
+    layers="encoder.layer",
+    # Positions are told by attention alone, relative and in buckets; type_vocab_size 0 as in the published models.
+    fixed={
+        "relative_attention": True, "position_buckets": 256, "norm_rel_ebd": "layer_norm", "share_att_key": True,
+        "pos_att_type": ["p2c", "c2p"], "position_biased_input": False, "type_vocab_size": 0,
+        "layer_norm_eps": 1e-7, "conv_kernel_size": 3, "conv_act": "gelu",
+    },
+    packs=False,
+)  # fmt: skip
+
+FAMILIES: dict[str, Family] = {
+    "bert": Family(
+        model_type="bert",
+        prefix="Bert",
+        source="BERT, arXiv:1810.04805",
+        masked_lm_head=_bert,
+        layers="encoder.layer",
+        segments=True,
+        pair_objectives=("mlm_nsp", "mlm_sop"),
+        pooler="pooler",
+    ),
+    "roberta": Family(
+        model_type="roberta",
+        prefix="Roberta",
+        source="RoBERTa, arXiv:1907.11692",
+        masked_lm_head=_roberta,
+        layers="encoder.layer",
+        fixed={"type_vocab_size": 1, "layer_norm_eps": 1e-5},
+        ids=BEGIN_AND_END,
+        positions_behind_padding=True,
+        pooler="pooler",
+    ),
+    "albert": Family(
+        model_type="albert",
+        prefix="Albert",
+        source="ALBERT, arXiv:1909.11942",
+        masked_lm_head=_albert,
+        layers="encoder.albert_layer_groups",  # one group by default: its layers share their weights
+        names={**BERT_NAMES, "embedding_size": ("embedding_size",)},
+        ids=BEGIN_AND_END,
+        segments=True,
+        pair_objectives=("mlm_sop", "mlm_nsp"),
+        pooler="pooler",
+    ),
+    "electra": Family(
+        model_type="electra",
+        prefix="Electra",
+        source="ELECTRA, arXiv:2003.10555",
+        masked_lm_head=_electra,
+        layers="encoder.layer",
+        names={**BERT_NAMES, "embedding_size": ("embedding_size",)},
+        segments=True,
+        discriminates=True,
+    ),
+    "deberta-v2": DEBERTA_V2,
+    # Version 3 is version 2 without the convolution, trained by replaced-token detection. Source: arXiv:2111.09543.
+    "deberta-v3": replace(
+        DEBERTA_V2,
+        source="DeBERTa-v3, arXiv:2111.09543",
+        fixed={name: value for name, value in DEBERTA_V2.fixed.items() if not name.startswith("conv_")},
+        discriminates=True,
+    ),
+    "distilbert": Family(
+        model_type="distilbert",
+        prefix="DistilBert",
+        source="DistilBERT, arXiv:1910.01108",
+        masked_lm_head=_distilbert,
+        layers="transformer.layer",
+        names={
+            "hidden_size": ("dim",), "num_hidden_layers": ("n_layers",), "num_attention_heads": ("n_heads",),
+            "intermediate_size": ("hidden_dim",), "max_position_embeddings": ("max_position_embeddings",),
+            "dropout": ("dropout", "attention_dropout"),
+        },
+    ),
+    "modernbert": Family(
+        model_type="modernbert",
+        prefix="ModernBert",
+        source="ModernBERT, arXiv:2412.13663",
+        masked_lm_head=_modernbert,
+        layers="layers",
+        names={**BERT_NAMES, "dropout": ("embedding_dropout", "mlp_dropout", "attention_dropout")},
+        ids={**BEGIN_AND_END, "cls_token_id": "cls_id", "sep_token_id": "sep_id"},
+    ),
+}  # fmt: skip
+
+
+def family_of(config: Any) -> Family:
+    """The row of a transformers config. Raises ValueError for a family that is not in the table."""
+    for family in FAMILIES.values():
+        if family.model_type == config.model_type:
+            return family
+    known = ", ".join(dict.fromkeys(family.model_type for family in FAMILIES.values()))
+    raise ValueError(f"a {config.model_type} model; known families are {known}")
+
+
+def setting(config: Any, name: str) -> Any:
+    """The value in a transformers config of what the encoder section calls `name`."""
+    return getattr(config, family_of(config).names[name][0])
+
+
+def longest_row(config: Any) -> int:
+    """Most tokens that an encoder with this config reads at once."""
+    return config.max_position_embeddings - family_of(config).unused_positions(config.pad_token_id or 0)
