@@ -27,7 +27,7 @@ from ray.train import DataConfig
 
 from data.batches import PAIRS, Part, encode
 from data.config import Masking
-from data.masking import Vocabulary, mask_rows, mlm_probability
+from data.masking import Vocabulary, mask_rows, mlm_probability, token_draws
 from data.order import Order, rank_rows
 from data.store import Store, TokenRows, open_store
 from orchestration import checkpoint
@@ -53,6 +53,8 @@ class Plan:
     masking: Masking
     weights: tuple[float, ...]
     """Visits of each source's rows per epoch."""
+    needs_draws: bool = False
+    """The objective samples tokens."""
 
     def evaluates_before(self, step: int) -> bool:
         """Whether held-out rows are evaluated before `step` is trained."""
@@ -217,11 +219,13 @@ def _parts(
             mine.input_ids, mine.word_starts, row_ids[places], visits[places], share, plan.seed, plan.masking,
             vocabulary,
         )  # fmt: skip
+        drawn = token_draws(row_ids[places], visits[places], inputs.shape[1], plan.seed) if plan.needs_draws else None
         yield Part(
             steps.evaluation, steps.first_step, steps.first_step + num_steps, rank, epoch, step, row_ids[places],
             mine.lengths, inputs, labels,
             segments=mine.segments if packing in (*PAIRS, "packed") else None,
             pair_labels=mine.labels if packing in PAIRS else None,
+            draws=drawn,
         )  # fmt: skip
 
 

@@ -47,6 +47,7 @@ def pretrain(options: argparse.Namespace) -> int:
     from data.tally import tell
     from orchestration import trainer
     from orchestration.checks import check, remarks
+    from orchestration.weights import try_weights
 
     run = folder_of(config)
     check(config, run)
@@ -70,6 +71,8 @@ def pretrain(options: argparse.Namespace) -> int:
             progress.say(Stage("corpus").line(tell(store.manifest)))
             for remark in remarks(config, store):
                 progress.say(Stage("corpus").line(f"note: {remark}"))
+            for line in try_weights(config, store):
+                progress.say(Stage("encoder").line(line))
             with progress.stage("pretrain") as update:
                 summary = trainer.pretrain(config, run, store, options.dump_batches, update)
         print(_outcome(summary, run), file=terminal.out)
@@ -103,10 +106,11 @@ def _outcome(summary: dict[str, Any], run: Path) -> str:
     """The result of a pretraining run, in three lines."""
     held_out = "no held-out document: not evaluated"
     if summary["eval_loss_after"] is not None:
-        held_out = (
-            f"held-out loss {summary['eval_loss_before']:.3f} -> {summary['eval_loss_after']:.3f}, "
-            f"accuracy {summary['eval_accuracy_before']:.1%} -> {summary['eval_accuracy_after']:.1%}"
-        )
+        held_out = f"held-out loss {summary['eval_loss_before']:.3f} -> {summary['eval_loss_after']:.3f}"
+        for key, before in summary.items():  # what the objective is judged by: shares, all of them
+            name = key.removeprefix("eval_").removesuffix("_before")
+            if key == f"eval_{name}_before" and not name.startswith("loss"):
+                held_out += f", {name.replace('_', ' ')} {before:.1%} -> {summary[f'eval_{name}_after']:.1%}"
     speed = f"{summary['tokens']:,} tokens in {summary['seconds']:,.0f} s, {summary['tokens_per_second']:,.0f} tokens/s"
     return f"{held_out}\n{speed}\nencoder {as_typed(run / 'export')}   log {as_typed(run / 'log')}"
 

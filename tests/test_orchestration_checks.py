@@ -8,7 +8,7 @@ from made_store import made_store
 
 from data.config import UserError
 from model.families import FAMILIES
-from orchestration.checks import check_packing, remarks
+from orchestration.checks import check_model, remarks
 from orchestration.recipe import build_config
 
 
@@ -22,11 +22,11 @@ from orchestration.recipe import build_config
 )
 def test_rows_that_a_family_cannot_read_are_refused(monkeypatch, packing: str, lacks: str, what: str):
     config = build_config({"name": "x", "rows": {"packing": packing}}, {})
-    check_packing(config)
+    check_model(config)
     monkeypatch.setitem(FAMILIES, "bert", dataclasses.replace(FAMILIES["bert"], **{lacks: False}))
     with pytest.raises(UserError, match=f"rows.packing={packing}: a bert encoder cannot .*{what}; give "):
-        check_packing(config)
-    check_packing(build_config({"name": "x", "rows": {"packing": "document"}}, {}))
+        check_model(config)
+    check_model(build_config({"name": "x", "rows": {"packing": "document"}}, {}))
 
 
 def test_a_small_corpus_is_said(tmp_path: Path):

@@ -24,7 +24,7 @@ STEPS = 90
 def plan_of(folder: Path, store: Store, **settings: Any) -> Plan:
     defaults = {
         "seed": 5, "steps": STEPS, "global_batch": 7, "evaluation_batch": 4, "eval_every_steps": 40,
-        "masking": Masking(), "weights": (1.0,),
+        "masking": Masking(), "weights": (1.0,), "needs_draws": True,
     }  # fmt: skip
     return Plan(run=str(folder), store=str(store.path), **{**defaults, **settings})
 
@@ -59,7 +59,8 @@ def drain(plan: Plan, start: int, world_size: int, slow_rank: int | None = None)
                 for i, row in enumerate(part.row_ids):
                     rows = trained.setdefault(int(part.step[i]), {})
                     assert int(row) not in rows
-                    rows[int(row)] = part.input_ids[i].tobytes() + part.labels[i].tobytes()
+                    arrays = part.input_ids[i], part.labels[i], part.draws[i]
+                    rows[int(row)] = b"".join(array.tobytes() for array in arrays)
             if rank == slow_rank:
                 time.sleep(0.05)
             if rank == 0:

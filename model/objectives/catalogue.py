@@ -16,3 +16,7 @@ def build_objective(
     """The module that config names, in fp32 on the CPU. Raises ValueError as model.encoder.build_encoder does."""
     model, report = build_encoder(encoder, tokenizer, seed)
     return {"mlm": MaskedLM}[objective.name](model), report
+
+
+def check_objective(objective: Objective, encoder: Encoder) -> None:
+    """Raise ValueError, one line, where the family cannot do what the objective asks."""
