@@ -63,7 +63,7 @@ def test_broken_recipes_say_where(tmp_path):
     broken.write_text("- a\n")
     with pytest.raises(UserError, match="holds list, not a mapping"):
         load_config(str(broken))
-    with pytest.raises(UserError, match="no such recipe; give a YAML file or one of: .*demo, .*pretrain_base, .*claims/causal"):
+    with pytest.raises(UserError, match="no such recipe; give a YAML file or one of: .*demo, .*claims/causal"):
         load_config(str(tmp_path / "none.yaml"))
 
 
