@@ -71,8 +71,8 @@ def build_encoder(
 ) -> tuple[PreTrainedModel, Report | None]:
     """A model in fp32 on the CPU: weights drawn from `seed`, or those of the folder `encoder.init` and a report.
 
-    `head`: which of the family's classes; None: the encoder alone. Raises ValueError where the family has no such class, or the folder is not
-    whole or has fewer tokens than the tokenizer.
+    `head`: which of the family's classes; None: the encoder alone. Raises ValueError where the family has no such
+    class, or the folder is not whole or has fewer tokens than the tokenizer.
     """
     folder = encoder.init
     config = encoder_config(encoder, tokenizer) if folder is None else check_folder(folder, encoder.pickled)

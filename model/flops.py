@@ -35,7 +35,8 @@ def encoder_flops(config: Any, tokens: float, row_tokens: float) -> float:
 
     `config`: transformers'; `row_tokens`: mean tokens of a row. A multiply-add is 2 operations. Per token and layer:
     4 D^2 for query, key, value and output, 2 D I for the feed-forward layer (3 D I where it is gated), 2 T D for
-    attention over a row of T tokens (also where a layer attends to a part of it); and what the family adds. Looking up embeddings multiplies nothing; padding is not the model's work, and recomputed activations count
+    attention over a row of T tokens (also where a layer attends to a part of them only); per token what the family
+    adds. Looking up embeddings multiplies nothing; padding is not the model's work, and recomputed activations count
     once. Source: PaLM, arXiv:2204.02311 appendix B.
     """
     width, layers, feed_forward = (

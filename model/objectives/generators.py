@@ -16,9 +16,16 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from model.config import Encoder, Objective
 from model.encoder import (
-    Report, Tokenizer, build_encoder, check_folder, class_of, draw_weights, encoder_config, load_weights,
-)  # fmt: skip
-from model.families import FAMILIES, Family, embedding_width, setting
+    Report,
+    Tokenizer,
+    build_encoder,
+    check_folder,
+    class_of,
+    draw_weights,
+    encoder_config,
+    load_weights,
+)
+from model.families import FAMILIES, Family, embedding_width, longest_row, setting
 from model.objectives.replaced import HEAD, DetectionHead, ReplacedTokens
 
 GENERATOR = "generator"
@@ -35,7 +42,8 @@ def build_replaced(
 ) -> tuple[ReplacedTokens, Report | None]:
     """Discriminator and generator, each from the folder where it is there, else drawn from `seed`.
 
-    Without generator/ in the folder a disentangled discriminator keeps its embeddings: the new generator takes them.
+    A new generator begins with the discriminator's embeddings, so that a disentangled difference begins with 0.
+    Source: arXiv:2111.09543 section 3.3.
     """
     family = discriminating(encoder)
     head_class = "PreTraining" if family.discriminator == "ForPreTraining" else None
@@ -69,7 +77,7 @@ def discriminating(encoder: Encoder) -> Family:
     if found is None:
         families = " or ".join(name for name, family in FAMILIES.items() if family.discriminates)
         raise ValueError(
-            f"objective.name=rtd: a {candidates[0].prefix} encoder has no replaced-token detection; give "
+            f"objective.name=rtd: {candidates[0].prefix} encoders have no replaced-token detection; give "
             f"encoder.family={families}, or objective.name=mlm"
         )
     return found
@@ -111,17 +119,20 @@ def _build_generator(
             new, unused = (tuple(f"{GENERATOR}.{name}" for name in names) for names in report[1:])
             return generator, Report(report.loaded, new, unused)
         generator = model_class(generator_config(objective, family, discriminator.config)).float()
-    if encoder.init is not None:
-        with torch.no_grad():
-            generator.get_input_embeddings().weight.copy_(discriminator.get_input_embeddings().weight)
+    with torch.no_grad():
+        generator.get_input_embeddings().weight.copy_(discriminator.get_input_embeddings().weight)
     return generator, Report(0, tuple(f"{GENERATOR}.{name}" for name in generator.state_dict()), ())
 
 
 def _check_pair(folder: Path, generator: PretrainedConfig, discriminator: PretrainedConfig) -> None:
     """Raise ValueError where the generator of a folder is not the discriminator's."""
-    told = [(one.model_type, one.vocab_size, embedding_width(one)) for one in (generator, discriminator)]
+    told = [
+        (one.model_type, one.vocab_size, embedding_width(one), longest_row(one)) for one in (generator, discriminator)
+    ]
     if told[0] != told[1]:
-        there, wanted = ("a {} model with {} tokens and embeddings of width {}".format(*one) for one in told)
+        there, wanted = (
+            "a {} model with {} tokens, embeddings of width {} and {} positions".format(*one) for one in told
+        )
         raise ValueError(f"{folder}: {there}, but the encoder is {wanted}; remove the folder to begin with a new one")
 
 
