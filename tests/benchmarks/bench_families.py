@@ -76,9 +76,10 @@ def main() -> int:
         if words and name not in words:
             continue
         summary = pretrained(name, changes, steps)
-        names = [key[5:-7] for key in summary if key.startswith("eval_") and key.endswith("_before")]
+        names = [key[5:-6] for key in summary if key.startswith("eval_") and key.endswith("_after")]
         told = ", ".join(
-            f"{key} {summary[f'eval_{key}_before']:.3f} → {summary[f'eval_{key}_after']:.3f}" for key in names
+            f"{key} {summary.get(f'eval_{key}_before', float('nan')):.3f} → {summary[f'eval_{key}_after']:.3f}"
+            for key in names
         )
         ours, random = probed(name)
         rows.append(

@@ -63,7 +63,8 @@ def wnut(part: str) -> Examples:
 def parts_of_speech(part: str) -> Examples:
     lines = (SHARED / "pos_en_ud_ewt/en_ewt-ud-dev.conllu").read_text(encoding="utf-8").splitlines()
     fields = [line.split("\t") for line in lines if not line.startswith("#")]
-    kept = ["\t".join((field[1], field[3])) if len(field) > 1 else "" for field in fields if field[0].isdigit() or field == [""]]
+    words = [field for field in fields if field[0].isdigit() or field == [""]]
+    kept = ["\t".join((field[1], field[3])) if len(field) > 1 else "" for field in words]
     examples = columns("\n".join(kept))
     return examples[:-VALIDATION] if part == "train" else examples[-VALIDATION:]
 
