@@ -210,7 +210,10 @@ FAMILIES: dict[str, Family] = {
         source="ALBERT, arXiv:1909.11942",
         masked_lm_head=_albert,
         layers="encoder.albert_layer_groups",  # one group by default: its layers share their weights
-        names={**BERT_NAMES, "embedding_size": ("embedding_size",)},
+        names={
+            **BERT_NAMES, "embedding_size": ("embedding_size",),
+            "dropout": ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout_prob"),
+        },
         ids=BEGIN_AND_END,
         segments=True,
         pair_objectives=("mlm_sop", "mlm_nsp"),

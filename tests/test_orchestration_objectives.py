@@ -29,7 +29,9 @@ CASES = {
     "order": ("mlm_sop", "albert", {}),
     "causal": ("clm", "modernbert", {}),
 }
-STEPS = 3
+STEPS = 2
+# A softmax does not change where all keys get the same addend: rounding is all there is, and Adam makes it large.
+WITHOUT_GRADIENT = ("key.bias", "k_lin.bias", "key_proj.bias")
 
 
 def objective(case: str, teacher: str) -> Any:
@@ -113,4 +115,5 @@ def test_whole_and_in_pieces_is_the_same_training(seen, teacher, case):
         for here, there in zip(one[1:], other[1:], strict=True):
             assert {name: t.shape for name, t in here.items()} == {name: t.shape for name, t in there.items()}
             for name, tensor in here.items():
-                assert torch.allclose(tensor, there[name], atol=1e-5), name
+                if not name.endswith(WITHOUT_GRADIENT):
+                    assert torch.allclose(tensor, there[name], atol=1e-5), name
