@@ -130,8 +130,10 @@ def sweep(options: argparse.Namespace) -> int:
     check_storage(config)
     run = folder_of(config, "-sweep")
     check_identity(run, config, SWEEP_SECTIONS)
-    _on_nodes(config, options.dry_run, lambda nodes: check(config, nodes))
+    notes: list[str] = []
+    _on_nodes(config, options.dry_run, lambda nodes: notes.extend(check(config, nodes)))
     if options.dry_run:
+        print("\n".join(f"note: {note}" for note in notes), end="\n" * bool(notes))
         counts = len(points(config)), len(config.sweep.encoders), config.sweep.seeds
         print("{} points x {} encoders x {} seeds".format(*counts) + f" = {counts[0] * counts[1] * counts[2]} trials")
         print(f"each asks for {config.sweep.cpus_per_trial:g} CPU, {config.sweep.gpus_per_trial:g} GPU")
@@ -141,8 +143,11 @@ def sweep(options: argparse.Namespace) -> int:
         with joined(config.cluster) as nodes:
             check_resources(config, nodes)
             await_nodes(config, progress)
+            told: list[str] = []
             with progress.stage("sweep") as update:
-                entries = run_sweep(config, run, update)
+                entries = run_sweep(config, run, update, tell=told.append)
+            for note in told:
+                progress.say(Stage("task").line(f"note: {note}"))
         report = write_report(run)
         _print_leaderboard(entries, terminal.out)
         if lost := [entry for entry in entries if entry["status"] == "failed"]:
