@@ -11,7 +11,16 @@ from model.export import export_objective
 from model.families import FAMILIES
 from model.objectives.catalogue import CATALOGUE, build_objective, check_objective
 from tests.objective_batches import (
-    NAMES, PAIRS, TOKENIZER, batch, built, mean_loss, objective_of, possible, tiny, write_teacher,
+    NAMES,
+    PAIRS,
+    TOKENIZER,
+    batch,
+    built,
+    mean_loss,
+    objective_of,
+    possible,
+    tiny,
+    write_teacher,
 )  # fmt: skip
 from tests.tiny_encoder import write_tokenizer
 

@@ -166,9 +166,7 @@ def test_a_teacher_that_does_not_fit_is_refused_in_one_line(teacher, student: En
 
 def test_another_vocabulary_is_refused(teacher):
     with pytest.raises(ValueError, match="its vocabulary has 120 tokens, the student's 121.*tokenizer.path="):
-        build_objective(
-            objective_of("distillation", teacher), tiny("distilbert"), {"vocab_size": 121, "pad_id": 0}, 1
-        )
+        build_objective(objective_of("distillation", teacher), tiny("distilbert"), {"vocab_size": 121, "pad_id": 0}, 1)
 
 
 def test_a_teacher_without_weights_or_head_is_refused(tmp_path):

@@ -11,7 +11,7 @@ from model.objectives.contract import IGNORED
 from model.objectives.masked import encoder_inputs
 from tests.objective_batches import NAMES, PAIRS, batch, built, enlarged, mean_loss, scores_of, write_teacher
 
-PACKED = [(name, family) for name, family in PAIRS if name in ("mlm", "mlm_sbo", "clm", "rtd") and FAMILIES[family].packs]
+PACKED = [pair for pair in PAIRS if FAMILIES[pair[1]].packs and pair[0] in ("mlm", "mlm_sbo", "clm", "rtd")]
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +79,7 @@ def test_packed_documents_are_as_if_each_had_a_row_of_its_own(name, family):
     apart["attention_mask"] = torch.ones(2, 12).long()
     apart["input_ids"] = apart["input_ids"].clamp(min=3)
     apart["labels"][:, 4] = 50
+    apart["labels"][:, 11] = IGNORED  # where a document ends with [SEP]
     del apart["token_type_ids"]
     padding, places = torch.zeros(1, 3).long(), torch.arange(12)[None]
     packed = {
