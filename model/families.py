@@ -70,6 +70,14 @@ class Family:
     """Matrices of width x intermediate_size in a layer."""
     other_multiplies: Callable[[Any], int] = lambda config: 0
     """(config) -> multiply-adds of one forward pass per token, beside those of all families' layers."""
+    pool: Callable[[Any, Tensor], Tensor] | None = None
+    """(encoder, hidden states (B, T, D)) -> (B, D): what that pooler makes of them."""
+    pooling_setting: str | None = None
+    """Config name of how its own heads on texts pool (cls or mean), where they can do either; None: cls."""
+    dense_heads: bool = False
+    """Whether its own heads on tokens have a dense layer before the last matrix."""
+    final_norm: str | None = None
+    """The norm behind the last layer, where it is not part of that layer."""
 
     @property
     def discriminates(self) -> bool:
@@ -79,6 +87,14 @@ class Family:
     def unused_positions(self, pad_id: int) -> int:
         """Rows of the position table before the first that is used."""
         return pad_id + 1 if self.positions_behind_padding else 0
+
+
+def _pool(encoder: Any, hidden: Tensor) -> Tensor:
+    return encoder.pooler(hidden)
+
+
+def _pool_albert(encoder: Any, hidden: Tensor) -> Tensor:
+    return encoder.pooler_activation(encoder.pooler(hidden[:, 0]))
 
 
 def _bert(model: Any, hidden: Tensor) -> Tensor:
@@ -174,6 +190,7 @@ FAMILIES: dict[str, Family] = {
         pair_objectives=("mlm_nsp", "mlm_sop"),
         pair_head=_bert_pairs,
         pooler="pooler",
+        pool=_pool,
     ),
     "roberta": Family(
         model_type="roberta",
@@ -185,6 +202,7 @@ FAMILIES: dict[str, Family] = {
         ids=BEGIN_AND_END,
         positions_behind_padding=True,
         pooler="pooler",
+        pool=_pool,
     ),
     "albert": Family(
         model_type="albert",
@@ -202,6 +220,7 @@ FAMILIES: dict[str, Family] = {
         pair_head=_albert_pairs,
         pooler="pooler",
         other_multiplies=_factored,
+        pool=_pool_albert,
     ),
     "electra": Family(
         model_type="electra",
@@ -245,6 +264,9 @@ FAMILIES: dict[str, Family] = {
         source="ModernBERT, arXiv:2412.13663",
         masked_lm_head=_modernbert,
         layers="layers",
+        pooling_setting="classifier_pooling",
+        dense_heads=True,
+        final_norm="final_norm",
         names={**BERT_NAMES, "dropout": ("embedding_dropout", "mlp_dropout", "attention_dropout")},
         ids={**BEGIN_AND_END, "cls_token_id": "cls_id", "sep_token_id": "sep_id"},
         window="sliding_window",

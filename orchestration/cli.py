@@ -41,7 +41,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def _recipe(parser: Parser) -> None:
-    parser.add_argument("-c", "--recipe", help="a shipped recipe (demo, pretrain_base) or a YAML file")
+    parser.add_argument("-c", "--recipe", help="a shipped recipe (demo, roberta_base, ...) or a YAML file")
     parser.add_argument("overrides", nargs="*", metavar="key.path=value", help="values are YAML")
 
 

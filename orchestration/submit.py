@@ -98,7 +98,7 @@ def requested(words: list[str], options: argparse.Namespace, settings: Sequence[
     config = load_config(options.recipe, overrides)
     check_paths(verb, config, {"--dump-batches": getattr(options, "dump_batches", None)})
     path = recipe_path(options.recipe) if options.recipe is not None else None
-    own = path if path is not None and path.parent != RECIPES else None
+    own = path if path is not None and not path.is_relative_to(RECIPES) else None
     return Request(verb, words, config, config.cluster, own, options.recipe or "none", requirements(config.cluster))
 
 

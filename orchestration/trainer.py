@@ -84,7 +84,8 @@ def pretrain(
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     from orchestration.group import Collectives, WorkerGroup
-    from orchestration.stream import Pacer, Plan, Stream, order_of
+    from orchestration.pacer import Pacer
+    from orchestration.stream import Plan, Stream, order_of
     from orchestration.worker import Job, pretrain_worker
 
     for complaint in checkpoint.newest(run)[2]:
@@ -149,7 +150,8 @@ def pretrain(
     if failure := ray.get(pacer.failure.remote()):
         raise RuntimeError(failure)
     metrics.bring(run / "metrics.jsonl")
-    summary = summarise(config, run, store)
+    facts: Any = ray.get(pacer.facts.remote())
+    summary = {**summarise(config, run, store), **facts}
     write_json(run / "summary.json", summary)
     publish(run / "summary.json")
     last = {"step": summary["steps"], "loss": summary["loss"], "tokens_per_second": summary["tokens_per_second"]}

@@ -107,10 +107,12 @@ def _outcome(summary: dict[str, Any], run: Path) -> str:
     held_out = "no held-out document: not evaluated"
     if summary["eval_loss_after"] is not None:
         held_out = f"held-out loss {summary['eval_loss_before']:.3f} -> {summary['eval_loss_after']:.3f}"
-        for key, before in summary.items():  # what the objective is judged by: shares, all of them
-            name = key.removeprefix("eval_").removesuffix("_before")
-            if key == f"eval_{name}_before" and not name.startswith("loss"):
-                held_out += f", {name.replace('_', ' ')} {before:.1%} -> {summary[f'eval_{name}_after']:.1%}"
+        for key, after in summary.items():  # what the objective is judged by: shares, all of them
+            name = key.removeprefix("eval_").removesuffix("_after")
+            if key == f"eval_{name}_after" and not name.startswith("loss"):
+                before = summary.get(f"eval_{name}_before")  # none where the first guesses were all of one kind
+                told = "none" if before is None else f"{before:.1%}"
+                held_out += f", {name.replace('_', ' ')} {told} -> {after:.1%}"
     speed = f"{summary['tokens']:,} tokens in {summary['seconds']:,.0f} s, {summary['tokens_per_second']:,.0f} tokens/s"
     return f"{held_out}\n{speed}\nencoder {as_typed(run / 'export')}   log {as_typed(run / 'log')}"
 

@@ -74,6 +74,8 @@ def pretrain_worker(job: Job) -> None:
 
     fetch_weights(config)
     objective = build_objective(config.objective, config.encoder, job.tokenizer, config.seed)[0]
+    if rank == 0:
+        ray.get(job.pacer.tell.remote({"parameters": sum(p.numel() for p in objective.parameters())}))
     engine = DeepSpeedEngine(
         objective,
         stage=config.zero.stage,

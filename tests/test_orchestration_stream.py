@@ -16,7 +16,8 @@ from data.batches import Part, decode
 from data.config import Masking
 from data.order import GROUP_ROWS, WINDOW_ROWS
 from data.store import Shards, Store, open_store
-from orchestration.stream import LOOKAHEAD_STEPS, Pacer, Plan, build, generate, order_of, parts_of
+from orchestration.pacer import LOOKAHEAD_STEPS, Pacer
+from orchestration.stream import Plan, build, generate, order_of, parts_of
 
 STEPS = 90
 

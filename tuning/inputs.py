@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from data import tasks
+from data import classification as tasks
+from data.classification import TaskData
 from data.config import UserError
 from data.storage import fetch, place, publish, shown
-from data.tasks import TaskData
 from model.encoder import check_folder
 from orchestration.cluster import Node
 from orchestration.config import Config
@@ -106,7 +106,7 @@ def random_encoder(like: Path, seed: int, cache: Path, resources: Mapping[str, f
 
 def _write_random(like: Path, seed: int, folder: Path) -> None:
     """In a task, for torch: the folder appears whole."""
-    from model.heads import write_random_encoder
+    from model.encoder import write_random_encoder
 
     fetch(like)
     part = folder.with_name(f"{folder.name}.{os.getpid()}.part")
