@@ -10,6 +10,7 @@ from model.config import Encoder, Objective
 from model.families import FAMILIES
 from model.objectives.catalogue import build_objective, check_objective
 
+torch.set_num_threads(1)  # of tiny products a second thread makes waiting
 VOCABULARY = 120
 TOKENIZER = {"vocab_size": VOCABULARY, "pad_id": 0, "unk_id": 1, "cls_id": 2, "sep_id": 3, "mask_id": 4}
 NAMES = ("mlm", "mlm_nsp", "mlm_sop", "mlm_sbo", "rtd", "distillation", "clm")
@@ -27,12 +28,17 @@ def tiny(family: str = "bert", **changes: Any) -> Encoder:
 def write_teacher(folder: Path, family: str = "bert", seed: int = 9, **changes: Any) -> Path:
     """A masked language model of four layers, with weights large enough that its guesses differ from a new one's."""
     teacher: Any = build_objective(Objective(), tiny(family, num_hidden_layers=4, **changes), TOKENIZER, seed)[0]
+    enlarged(teacher).model.save_pretrained(str(folder))
+    return folder
+
+
+def enlarged(module: Any) -> Any:
+    """With matrices five times as large: at first attention is nearly even, and guesses nearly alike."""
     with torch.no_grad():
-        for parameter in teacher.parameters():
+        for parameter in module.parameters():
             if parameter.ndim > 1:
                 parameter *= 5
-    teacher.model.save_pretrained(str(folder))
-    return folder
+    return module
 
 
 def objective_of(name: str, teacher: Path | None = None, **changes: Any) -> Objective:

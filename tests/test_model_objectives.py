@@ -9,9 +9,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from model.families import FAMILIES
 from model.objectives.contract import IGNORED
 from model.objectives.masked import encoder_inputs
-from tests.objective_batches import NAMES, PAIRS, batch, built, mean_loss, possible, scores_of, write_teacher
+from tests.objective_batches import NAMES, PAIRS, batch, built, enlarged, mean_loss, scores_of, write_teacher
 
-PACKING = [name for name, family in FAMILIES.items() if family.packs]
+PACKED = [pair for pair in PAIRS if FAMILIES[pair[1]].packs and pair[0] in ("mlm", "mlm_sbo", "clm", "rtd")]
 
 
 @pytest.fixture(scope="module")
@@ -65,16 +65,13 @@ def test_filler_is_a_loss_of_zero_with_a_gradient(name, family, teacher):
     assert all(p.grad is not None and not p.grad.any() for p in objective.parameters() if p.requires_grad)
 
 
-@pytest.mark.parametrize("family", PACKING)
-@pytest.mark.parametrize("name", ["mlm", "clm", "rtd"])
+@pytest.mark.parametrize("name, family", PACKED)
 def test_packed_documents_are_as_if_each_had_a_row_of_its_own(name, family):
     """Loss and gradient of two documents in one row equal those of two rows: nothing leaks, positions begin anew.
 
     ModernBERT's local layers reach two tokens to either side here: their window is kept in packed rows too.
     """
-    if not possible(name, family):
-        pytest.skip("no such pair")
-    objective = built(name, family)
+    objective = enlarged(built(name, family))
     for model in (module for module in objective.children() if hasattr(module, "config")):
         if hasattr(model.config, "local_attention"):
             model.config.local_attention = 4
@@ -82,6 +79,7 @@ def test_packed_documents_are_as_if_each_had_a_row_of_its_own(name, family):
     apart["attention_mask"] = torch.ones(2, 12).long()
     apart["input_ids"] = apart["input_ids"].clamp(min=3)
     apart["labels"][:, 4] = 50
+    apart["labels"][:, 11] = IGNORED  # where a document ends with [SEP]
     del apart["token_type_ids"]
     padding, places = torch.zeros(1, 3).long(), torch.arange(12)[None]
     packed = {
@@ -100,14 +98,14 @@ def test_packed_documents_are_as_if_each_had_a_row_of_its_own(name, family):
     assert gradients[1][0].item() == pytest.approx(gradients[0][0].item(), rel=1e-6)
     for one, other in zip(gradients[0][1], gradients[1][1], strict=True):
         assert (one is None) == (other is None)
-        assert one is None or torch.allclose(one, other, atol=1e-5)
+        assert one is None or torch.allclose(one, other, atol=1e-4, rtol=1e-4)
     leaking = {key: value for key, value in packed.items() if key != "document_ids"}
-    assert abs(mean_loss(objective, leaking).item() - gradients[0][0].item()) > 1e-5
+    assert abs(mean_loss(objective, leaking).item() - gradients[0][0].item()) > 1e-3
 
 
 def test_the_window_of_local_layers_holds_in_packed_rows():
     """One document that is told as packed: equal to the row itself, and other than with a window that spans it all."""
-    objective = built("mlm", "modernbert")
+    objective = enlarged(built("mlm", "modernbert"))
     some = {key: value for key, value in batch(4, rows=1, tokens=64, filler=False).items()}
     some["attention_mask"] = torch.ones(1, 64).long()
     some["input_ids"] = some["input_ids"].clamp(min=3)
@@ -119,7 +117,7 @@ def test_the_window_of_local_layers_holds_in_packed_rows():
         objective.model.config.local_attention = window
         losses.append(mean_loss(objective, some).item())
         assert mean_loss(objective, packed).item() == pytest.approx(losses[-1], rel=1e-6)
-    assert abs(losses[0] - losses[1]) > 1e-5
+    assert abs(losses[0] - losses[1]) > 1e-3
 
 
 @pytest.mark.parametrize("family", [name for name, family in FAMILIES.items() if family.segments])
@@ -134,8 +132,8 @@ def test_segments_reach_the_encoder(family):
 def test_thirty_steps_on_one_batch_lower_the_loss(name, family, teacher):
     """Each objective learns in each family: the batch's loss falls by a third, and its metrics rise."""
     objective = built(name, family, teacher=teacher if name == "distillation" else None)
-    optimizer = torch.optim.AdamW(objective.parameters(), lr=3e-3)
-    some = batch(5)
+    optimizer = torch.optim.AdamW(objective.parameters(), lr=5e-3, fused=True)
+    some = batch(5, rows=5, tokens=16)
     before, first = mean_loss(objective, some).item(), scores_of(objective, [some])
     for _ in range(30):
         optimizer.zero_grad()

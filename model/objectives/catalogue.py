@@ -8,6 +8,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
+import torch
+
 from model.config import Encoder, Objective
 from model.encoder import Report, Tokenizer, build_encoder, check_folder
 from model.families import FAMILIES, Family, family_of
@@ -35,7 +37,8 @@ def build_objective(objective: Objective, encoder: Encoder, tokenizer: Tokenizer
     Raises ValueError, one line, as check_objective and model.encoder.build_encoder do.
     """
     check_objective(objective, encoder)
-    return CATALOGUE[objective.name].build(objective, encoder, tokenizer, seed)
+    with torch.random.fork_rng(devices=[]):  # the caller keeps its random state
+        return CATALOGUE[objective.name].build(objective, encoder, tokenizer, seed)
 
 
 def check_objective(objective: Objective, encoder: Encoder) -> None:

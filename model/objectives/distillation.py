@@ -7,6 +7,7 @@ Shapes: B rows, T tokens, N targets of the batch, M tokens with soft targets, D 
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,16 +25,16 @@ class Teacher:
     """A trained masked language model that only answers. No nn.Module, so that the one that asks does not own it."""
 
     def __init__(self, model: PreTrainedModel) -> None:
-        self.model = model.eval().requires_grad_(False)
+        self.model: Any = model.eval().requires_grad_(False)
         self.family = family_of(model.config)
 
-    @torch.no_grad()
     def answer(self, batch: Batch, asked: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
         """Batch, (B, T) True where guesses are asked for -> hidden states (B, T, D), logits (M, V); computed on the
         device and in the precision of `like`, where the teacher goes at the first call."""
         self.model.to(device=like.device, dtype=like.dtype)
-        hidden = self.model.base_model(**encoder_inputs(self.model, batch)).last_hidden_state
-        return hidden, self.family.masked_lm_head(self.model, hidden[asked])
+        with torch.no_grad():
+            hidden = self.model.base_model(**encoder_inputs(self.model, batch)).last_hidden_state
+            return hidden, self.family.masked_lm_head(self.model, hidden[asked])
 
 
 class DistilledLM(MaskedLM):

@@ -87,7 +87,7 @@ def generator_config(objective: Objective, family: Family, config: PretrainedCon
     """The discriminator's config, made smaller. Raises ValueError where the heads do not divide the width."""
     small = copy.deepcopy(config)
     for field in family.generator_scales:
-        value = max(1, int(setting(config, field) * objective.generator_size))
+        value = max(1, round(setting(config, field) * objective.generator_size))
         for name in family.names[field]:
             setattr(small, name, value)
     width, heads = setting(small, "hidden_size"), setting(small, "num_attention_heads")

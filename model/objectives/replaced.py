@@ -7,6 +7,7 @@ Shapes: B rows, T tokens, N targets of the batch, D width, V vocabulary.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -150,7 +151,7 @@ def sample(logits: Tensor, draws: Tensor) -> Tensor:
     return torch.cat(tokens)
 
 
-def share_embeddings(discriminator: PreTrainedModel, generator: PreTrainedModel) -> None:
+def share_embeddings(discriminator: Any, generator: Any) -> None:
     """Give the generator the discriminator's tables; its output projection follows.
 
     Parameters and not modules: ZeRO-3 gathers what a module holds, and would do so twice for a module with two places.
@@ -161,7 +162,7 @@ def share_embeddings(discriminator: PreTrainedModel, generator: PreTrainedModel)
     generator.tie_weights()
 
 
-def subtract_embeddings(discriminator: PreTrainedModel, generator: PreTrainedModel) -> None:
+def subtract_embeddings(discriminator: Any, generator: Any) -> None:
     """Leave the discriminator's token table with the difference to the generator's."""
     with torch.no_grad():
         discriminator.get_input_embeddings().weight -= generator.get_input_embeddings().weight

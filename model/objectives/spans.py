@@ -7,7 +7,7 @@ Shapes: B rows, T tokens, N targets of the batch, D width, E width of the embedd
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -58,7 +58,8 @@ class BoundaryDecoder(nn.Module):
     Source: SpanBERT, arXiv:1907.10529 section 3.2, equations (1) to (3).
     """
 
-    def __init__(self, model: PreTrainedModel, seed: int) -> None:
+    def __init__(self, model: Any, seed: int) -> None:
+        """`model`: the masked language model whose output matrix it shares."""
         super().__init__()
         config = model.config
         width, embedding = setting(config, "hidden_size"), embedding_width(config)

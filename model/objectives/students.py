@@ -81,7 +81,8 @@ def origin_of(name: str, student: PreTrainedModel, teacher: PreTrainedModel) -> 
     """The teacher's name of what the student calls `name`; None where their families do not translate."""
     models = student, teacher
     families = [family_of(model.config) for model in models]
-    depths = [len(model.base_model.get_submodule(family_of(model.config).layers)) for model in models]
+    layers_of = [model.base_model.get_submodule(one.layers) for model, one in zip(models, families, strict=True)]
+    depths = [len(list(layers.children())) for layers in layers_of]
     if setting(student.config, "num_attention_heads") != setting(teacher.config, "num_attention_heads"):
         return None
     layers = f"{student.base_model_prefix}.{families[0].layers}."
