@@ -101,7 +101,7 @@ def test_words_are_as_transformers_reads_them(folders: dict[str, Path], kind: st
 
 
 def test_a_chinese_sentence_has_a_label_for_each_character() -> None:
-    tags = "B-PER I-PER O B-ORG I-ORG I-ORG I-ORG O O".split()
+    tags = ["B-PER", "I-PER", "O", "B-ORG", "I-ORG", "I-ORG", "I-ORG", "O", "O"]
     labels = sorted(set(tags))
     examples = Examples("tagging", ["张三去北京大学参观"], targets=[tags])  # words are told from the text
     encoded = encode_examples(examples, labels, MINILM, 16)
@@ -183,7 +183,9 @@ def test_a_question_without_answer_and_several_answers() -> None:
 def test_choices_are_rows_of_one_unit(folders: dict[str, Path], kind: str) -> None:
     choices = [["sleeps.", "", "goes on and on and on and on"], ["x", "y", "z"]]
     texts = ["The dog " * 5, "I"]
-    encoded = encode_examples(Examples("multiple_choice", texts, choices=choices, targets=[2, 0]), [], folders[kind], 14)
+    encoded = encode_examples(
+        Examples("multiple_choice", texts, choices=choices, targets=[2, 0]), [], folders[kind], 14
+    )
     flat = [(text, choice) for text, some in zip(texts, choices, strict=True) for choice in some]
     expected = theirs(folders[kind], *map(list, zip(*flat, strict=True)), length=14)
     assert encoded.group == 3 and len(encoded) == 2 and encoded.input_ids.tolist() == expected["input_ids"]
@@ -239,7 +241,12 @@ def test_a_batch_is_as_long_as_its_longest_row_and_features_stand_for_tokens() -
 @pytest.mark.parametrize(
     ("examples", "length", "stride", "told"),
     [
-        (Examples("classification", ["x"]), 2, None, "finetune.length=2: this tokenizer puts 2 special tokens .* give 3"),
+        (
+            Examples("classification", ["x"]),
+            2,
+            None,
+            "finetune.length=2: this tokenizer puts 2 special tokens .* give 3",
+        ),
         (Examples("classification", ["x"], ["y"]), 4, None, "puts 3 special tokens into a row of two texts; give 5"),
         (Examples("answering", ["x"], ["y"]), 4, None, "finetune.length=4"),
         (Examples("multiple_choice", ["x"], choices=[["a", "b"]]), 4, None, "finetune.length=4"),

@@ -43,7 +43,7 @@ KINDS = ("minilm", "wordpiece", "bpe", "unigram")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("text", ["张三去北京大学参观", "张 三 去 北 京 大 学 参 观"])
 def test_a_tagged_chinese_sentence_comes_back_with_its_entities(folders: dict[str, Path], kind: str, text: str) -> None:
-    tags = "B-PER I-PER O B-ORG I-ORG I-ORG I-ORG O O".split()
+    tags = ["B-PER", "I-PER", "O", "B-ORG", "I-ORG", "I-ORG", "I-ORG", "O", "O"]
     labels = sorted(set(tags))
     words = None if " " not in text else [text.split()]
     examples = Examples("tagging", [text], words=words, targets=[tags])

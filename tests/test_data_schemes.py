@@ -75,12 +75,12 @@ def test_broken_tags_by_place(tags: str, scheme: str, broken: list[int], mended:
 
 
 def test_other_letters_are_read_alike_and_written_back() -> None:
-    bilou = "O B-PER I-PER L-PER U-ORG".split()
+    bilou = ["O", "B-PER", "I-PER", "L-PER", "U-ORG"]
     assert entities_of(bilou) == [("PER", 1, 4), ("ORG", 4, 5)] and breaks_of(bilou, "iobes") == []
-    assert repair("O B-PER O".split(), "iobes", letters_of([bilou])) == ["O", "U-PER", "O"]
-    segmented = "B M E S B E".split()  # the words of Chinese
+    assert repair(["O", "B-PER", "O"], "iobes", letters_of([bilou])) == ["O", "U-PER", "O"]
+    segmented = ["B", "M", "E", "S", "B", "E"]  # the words of Chinese
     assert entities_of(segmented) == [("", 0, 3), ("", 3, 4), ("", 4, 6)]
-    assert repair("B S".split(), "iobes", letters_of([segmented])) == ["S", "S"]
+    assert repair(["B", "S"], "iobes", letters_of([segmented])) == ["S", "S"]
 
 
 @pytest.mark.parametrize(
