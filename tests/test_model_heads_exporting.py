@@ -1,4 +1,4 @@
-"""Exported heads load where Cloze is not installed, with equal outputs: transformers, sentence-transformers, our own."""
+"""Exported heads load where Cloze is not installed, with equal outputs: transformers, sentence-transformers, ours."""
 
 import json
 import subprocess
@@ -87,12 +87,12 @@ class Road:
         self.cases: dict[str, Any] = {}
         self.expected: dict[str, torch.Tensor] = {}
 
-    def add(self, name: str, module: HeadModule, auto: str, inputs: dict[str, torch.Tensor], outputs: list[str]) -> None:
+    def add(
+        self, name: str, module: HeadModule, auto: str, inputs: dict[str, torch.Tensor], outputs: list[str]
+    ) -> None:
         from safetensors.torch import save_file
 
-        self.cases[name] = {
-            "folder": str(self.folder / name), "auto": auto, "texts": TEXTS, "outputs": outputs
-        }  # fmt: skip
+        self.cases[name] = {"folder": str(self.folder / name), "auto": auto, "texts": TEXTS, "outputs": outputs}
         save_file({key: value.contiguous() for key, value in inputs.items()}, str(self.folder / f"{name}.safetensors"))
         about = describe(module, CHOICES if module.head.kind == "multiple_choice" else None)
         source = self.folder / module.model.config.name_or_path
