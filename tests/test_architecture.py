@@ -1,6 +1,6 @@
 """The rules of the house, read from the sources: who may import whom, which door a library comes through, and form.
 
-    */config.py -> orchestration/config -> data/*, model/* (never each other) -> orchestration/* -> tuning/* -> cli
+*/config.py -> orchestration/config -> data/*, model/* (never each other) -> orchestration/* -> tuning/* -> cli
 """
 
 import ast
@@ -15,7 +15,8 @@ ROOT = Path(__file__).parent.parent
 ROOMS = ("data", "model", "orchestration", "tuning")
 LEAVES = ("data.config", "model.config", "tuning.config")
 ENTRANCES = tuple(
-    f"orchestration.{name}" for name in ("cli", "verbs", "row_verbs", "cluster_verbs", "job_verbs", "__main__")
+    f"orchestration.{name}"
+    for name in ("cli", "verbs", "row_verbs", "cluster_verbs", "job_verbs", "use_verbs", "__main__")
 )
 FILES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts): path
@@ -82,12 +83,15 @@ def allowed(name: str, module: str) -> bool:
         return True
     if module in ENTRANCES:
         return False
-    return target in {
-        "data": ("data",),
-        "model": ("model",),
-        "orchestration": ("data", "model", "orchestration"),
-        "tuning": ROOMS,
-    }[room]
+    return (
+        target
+        in {
+            "data": ("data",),
+            "model": ("model",),
+            "orchestration": ("data", "model", "orchestration"),
+            "tuning": ROOMS,
+        }[room]
+    )
 
 
 @pytest.mark.parametrize("name", FILES)
