@@ -19,10 +19,11 @@ def budgeted(lengths: np.ndarray, tokens: int) -> Iterator[np.ndarray]:
 
     Every row stands in one batch, rows of like length together.
     """
+    lengths = np.maximum(lengths, 1)
     order = np.lexsort((np.arange(len(lengths)), -lengths))
     begin = 0
     while begin < len(order):
-        longest = max(1, int(lengths[order[begin]]))
+        longest = int(lengths[order[begin]])
         end = min(len(order), begin + max(1, tokens // longest))
         like = begin + int(np.searchsorted(-lengths[order[begin:end]], -SHORTEST_SHARE * longest, "right"))
         end = min(end, max(like, begin + FEW_ROWS))
