@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data.tasks import Split, TaskData
+from data.classification import Split, TaskData
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 NUM_WORDS = 60

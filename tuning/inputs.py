@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from data import tasks
+from data import classification as tasks
 from data.config import UserError
 from data.storage import fetch, place, publish, shown
-from data.tasks import TaskData
+from data.classification import TaskData
 from model.encoder import check_folder
 from orchestration.cluster import Node
 from orchestration.config import Config

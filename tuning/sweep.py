@@ -14,7 +14,7 @@ from typing import Any
 
 from data.corpus import DOCSTRINGS
 from data.storage import fetch, remove, shown, sizes
-from data.tasks import TaskData
+from data.classification import TaskData
 from orchestration.cluster import Node
 from orchestration.config import Config
 from orchestration.progress import Update

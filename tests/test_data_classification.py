@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from data.config import Tokenizer, UserError
-from data.tasks import TaskData, load_task, tokenise
+from data.classification import TaskData, load_task, tokenise
 from data.tokenizer import load_tokenizer, save_tokenizer
 from data.vocabulary import count_words, train_tokenizer
 
