@@ -107,4 +107,4 @@ def longest_text(config: Any, tokenizer: Any) -> int:
 def kind_of(config: dict[str, Any]) -> str:
     """What a folder's config.json says it holds: classes' names, for people."""
     names = config.get("architectures")
-    return ", ".join(map(str, names))[:100] if isinstance(names, list) and names else "no named class"
+    return " ".join(", ".join(map(str, names)).split())[:100] if isinstance(names, list) and names else "no named class"

@@ -64,7 +64,7 @@ def test_a_text_of_100_000_tokens_is_read_around_its_masks(folder):
     assert [one.probability for one in found[1]] == pytest.approx([share for _, share in expected[:2]], abs=1e-6)
 
 
-def write_model(folder: Path, kind: str, texts: list[str], family: str = "Bert", vocab_size: int = 400) -> Path:
+def write_model(folder: Path, kind: str, texts: list[str], family: str, vocab_size: int) -> Path:
     """A masked language model of random weights under a tokenizer trained on the texts."""
     import transformers
 
@@ -88,16 +88,18 @@ CHINESE = ["我今天去买了苹果", "今天天气很好。我们决定去公�
 ENGLISH = ["The cat sat on the mat.", "The dog sat on the log, barking and singing."] * 5
 
 
-@pytest.mark.parametrize(("kind", "family"), [("wordpiece", "Bert"), ("bpe", "Roberta"), ("unigram", "Bert")])
+@pytest.mark.parametrize(("kind", "family"), [("wordpiece", "Bert"), ("bpe", "Roberta"), ("unigram", "Albert")])
 def test_chinese_and_english_with_every_kind_of_tokenizer(kind, family, tmp_path):
-    filler = load_filler(write_model(tmp_path / kind, kind, CHINESE + ENGLISH, family))
+    size = {"wordpiece": 88, "bpe": 380, "unigram": 64}[kind]
+    filler = load_filler(write_model(tmp_path / kind, kind, CHINESE + ENGLISH, family, size))
     for text in ("我今天去[MASK]了苹果", "The <mask> sat on the mat"):
-        guesses = fill_masks(filler, text, 200)[0]
+        guesses = fill_masks(filler, text, 400)[0]
         before, _, behind = text.replace("<mask>", "[MASK]").partition("[MASK]")
         assert all(one.text.startswith(before.rstrip()) and one.text.endswith(behind) for one in guesses)
         assert [one.probability for one in guesses] == sorted((one.probability for one in guesses), reverse=True)
     tokens = {one.token: one.text for one in guesses}
-    word = {"wordpiece": "on", "bpe": "Ġon", "unigram": "▁on"}[kind]
-    assert tokens[word] == "The on sat on the mat"
-    glued = {token: text for token, text in tokens.items() if token in ("##ing", "ing", "##t", "t")}
-    assert glued and all(text in ("Theing sat on the mat", "Thet sat on the mat") for text in glued.values())
+    begins = {"wordpiece": "on", "bpe": "Ġon", "unigram": "▁s"}[kind]
+    assert tokens[begins] == f"The {begins.strip('Ġ▁')} sat on the mat"
+    ends = ("##ing", "##t") if kind == "wordpiece" else ("ing", "t", "g")
+    glued = {text for token, text in tokens.items() if token in ends}
+    assert glued and glued <= {f"The{end} sat on the mat" for end in ("ing", "t", "g")}
