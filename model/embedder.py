@@ -6,6 +6,7 @@ then averaged. Out: for each text a vector (D,) of length 1. Knows neither Ray n
 Letters of shapes: B rows, T tokens, D width.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -84,9 +85,7 @@ def load_embedder(folder: Path, role: Role | None = None, pickled: bool = False)
     line: no encoder's folder, made in a way that is not known here, no prefix told.
     """
     config = read_config(folder, pickled)
-    recipe = read_recipe(folder)
-    if role is not None and role not in recipe.prefixes:
-        raise ValueError(f"tells no prefix for a {role}; leave out --as")
+    recipe = read_recipe(folder, role)
     import transformers
 
     model, tokenizer, missing = open_model(folder, transformers.AutoModel, pickled)
@@ -99,16 +98,30 @@ def load_embedder(folder: Path, role: Role | None = None, pickled: bool = False)
     return Embedder(model, tokenizer, length, recipe.pooling, prefix, recipe.note)
 
 
-def read_recipe(folder: Path) -> Recipe:
-    """How a folder's vectors are made. Raises ValueError where that is not known here."""
-    if (told := read_json(folder / "head.json")) is not None and told.get("kind") == "embedding":
-        head = told.get("head") or {}
-        prefixes = {role: str(head.get(f"{role}_prefix", "")) for role in ("query", "passage")}
-        return Recipe(_known(head.get("pooling")), told.get("length"), prefixes, "", None)
-    if not (folder / "modules.json").is_file():
-        return Recipe("mean", None, {}, "", "the folder tells no pooling: the mean over all tokens")
-    import json
+def read_recipe(folder: Path, role: Role | None = None) -> Recipe:
+    """How a folder's vectors are made, from small files. Raises ValueError: not known here, no prefix for `role`."""
+    recipe = _own(folder) or _of_modules(folder) or Recipe(
+        "mean", None, {}, "", "the folder tells no pooling: the mean over all tokens"
+    )  # fmt: skip
+    if role is not None and role not in recipe.prefixes:
+        raise ValueError(f"tells no prefix for a {role}; leave out --as")
+    return recipe
 
+
+def _own(folder: Path) -> Recipe | None:
+    """Of a folder that we wrote; None where it is none with an embedding."""
+    told = read_json(folder / "head.json")
+    if told is None or told.get("kind") != "embedding":
+        return None
+    head = told.get("head") or {}
+    prefixes = {role: str(head.get(f"{role}_prefix", "")) for role in ("query", "passage")}
+    return Recipe(_known(head.get("pooling")), told.get("length"), prefixes, "", None)
+
+
+def _of_modules(folder: Path) -> Recipe | None:
+    """Of a folder of sentence-transformers; None where it is none."""
+    if not (folder / "modules.json").is_file():
+        return None
     try:
         parts = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
         kinds = {str(part["type"]).rpartition(".")[2]: str(part["path"]) for part in parts}

@@ -18,7 +18,7 @@ import numpy as np
 
 from data.budget import budgeted
 from data.texts import Value, check_input, count_lines, read_texts
-from model.embedder import Embedder, Role, embed_rows, load_embedder, tokenize
+from model.embedder import Embedder, Role, embed_rows, load_embedder, read_recipe, tokenize
 from model.folders import read_config
 from orchestration.output import check_output, replacing
 from orchestration.places import blaming
@@ -37,10 +37,17 @@ class Vector(NamedTuple):
     """The text was longer than the encoder reads; the vector is that of its beginning."""
 
 
-def check(model: Path, input: Path, output: Path | None, text_field: str = "text", pickled: bool = False) -> Path:
+def check(
+    model: Path,
+    input: Path,
+    output: Path | None,
+    text_field: str = "text",
+    role: Role | None = None,
+    pickled: bool = False,
+) -> Path:
     """What files alone tell, in a moment and before Ray starts; returns where the vectors go.
 
-    `embed` checks it again. Raises UserError: no model's folder, the input is missing, empty, of no known format or
+    `embed` checks it again. Raises UserError: no model's folder, no prefix for `role`, the input is missing, empty, of no known format or
     without `text_field`, the output cannot be written.
     """
     source = Path(os.path.abspath(input))
@@ -48,6 +55,7 @@ def check(model: Path, input: Path, output: Path | None, text_field: str = "text
     target = check_output(source, output, ".vectors.parquet")
     with blaming(model):
         read_config(Path(os.path.abspath(model)), pickled)
+        read_recipe(Path(os.path.abspath(model)), role)
     return target
 
 
@@ -66,7 +74,7 @@ def embed(
     code. The file replaces an older one once it is whole. Raises UserError before any work, for what `check` sees and
     for weights that cannot be loaded.
     """
-    target = check(model, input, output, text_field, pickled)
+    target = check(model, input, output, text_field, role, pickled)
     folder, source = Path(os.path.abspath(model)), Path(os.path.abspath(input))
     format = check_input(source, (text_field,))
     progress("loading the model", None)
@@ -77,7 +85,7 @@ def embed(
     num_lines = count_lines(source, format)
     lines = partial(read_texts, source, format, (text_field,))
     done = errors = cut = 0
-    with replacing(target) as part, _VectorFile(part, loaded.width) as file:
+    with replacing(target) as part, VectorFile(part, loaded.width) as file:
         for line in answer_lines(loaded, embed_texts, lines, num_lines, "cloze-embed"):
             done += 1
             errors += line.error is not None
@@ -104,7 +112,7 @@ def embed_texts(loaded: Embedder, texts: list[tuple[Value, ...]], device: str) -
     return vectors
 
 
-class _VectorFile:
+class VectorFile:
     """A Parquet file that is written while answers come; memory holds one row group."""
 
     def __init__(self, path: Path, width: int) -> None:
@@ -116,7 +124,7 @@ class _VectorFile:
         self._writer: Any = pq.ParquetWriter(path, self._schema)
         self._lines: list[Answered] = []
 
-    def __enter__(self) -> "_VectorFile":
+    def __enter__(self) -> "VectorFile":
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -29,7 +29,7 @@ def embed(options: argparse.Namespace) -> int:
     from orchestration.embed import embed as write_vectors
 
     model = find_model(options.model, options.storage, inside=("best", "export"))
-    check(model, options.input, options.output, options.text_field, options.allow_pickle)
+    check(model, options.input, options.output, options.text_field, options.role, options.allow_pickle)
     with _on_ray("embed", options.address) as update:
         output = write_vectors(
             model, options.input, options.output, update, options.text_field, options.role, options.allow_pickle

@@ -82,7 +82,8 @@ def read(file: Path, *fields: str, words: bool = False) -> list[Line]:
 def test_a_pair_with_one_side_missing_is_that_lines_error(tmp_path):
     rows = [
         {"question": " Who? ", "context": "Me."}, {"question": "Who?"}, {"question": "Who?", "context": "  "},
-        {"question": None, "context": "Me."}, {"question": "Who?", "context": 5}, {"question": "谁？", "context": "我。"},
+        {"question": None, "context": "Me."}, {"question": "Who?", "context": 5},
+        {"question": "谁？", "context": "我。"},
     ]  # fmt: skip
     file = tmp_path / "pairs.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows) + "\n")

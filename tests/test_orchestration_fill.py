@@ -1,4 +1,4 @@
-"""fill: runs by name, the generator of replaced-token detection, other models with a hint, nothing raw on a terminal."""
+"""fill: runs by name, generators of replaced-token detection, hints, nothing raw on a terminal."""
 
 import json
 import shutil
