@@ -5,16 +5,16 @@ from safetensors only: a pickle runs whatever code it holds. Code that comes wit
 Ray nor files of texts.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from model.opening import SAFE_LOADING, check_files, check_tokenizer, one_line, open_tokenizer
 
 MICRO_BATCH_TOKENS = 8192  # rows x longest row: 64 rows of 128 tokens, and 20 MB of a BERT-base's activations a layer
 # Families whose position ids begin behind the padding id, so that many positions are lost.
 # Source: transformers, create_position_ids_from_input_ids in modeling_roberta.py.
 POSITIONS_BEHIND_PADDING = ("roberta", "xlm-roberta", "camembert", "xlm-roberta-xl")
-VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json")
 
 
 class Label(NamedTuple):
@@ -42,38 +42,26 @@ def load_classifier(folder: Path) -> Loaded:
     import torch
     import transformers
 
-    from model.heads import quiet_transformers
+    from model.quiet import quiet_transformers
 
-    place: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     with quiet_transformers():
         try:
-            tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder), **place)
             model, report = transformers.AutoModelForSequenceClassification.from_pretrained(
-                str(folder), dtype=torch.float32, use_safetensors=True, output_loading_info=True, **place
+                str(folder), dtype=torch.float32, use_safetensors=True, output_loading_info=True, **SAFE_LOADING
             )
         except Exception as error:  # a folder can be broken in more ways than transformers has exceptions for
-            raise ValueError(f"cannot be loaded: {' '.join(str(error).split())[:300]}") from error
-    lost = sorted([*report["missing_keys"], *(str(entry[0]) for entry in report["mismatched_keys"])])
-    if lost:
-        raise ValueError(f"weights are missing or misshapen: {', '.join(lost[:3])}; the folder is not whole")
-    if len(tokenizer) > model.config.vocab_size:
-        raise ValueError(f"the tokenizer has {len(tokenizer)} tokens, the model {model.config.vocab_size}: not a pair")
-    if tokenizer.pad_token_id is None:
-        raise ValueError("the tokenizer has no padding token; give one that has")
+            raise ValueError(f"cannot be loaded: {one_line(error)}") from error
+        lost = sorted([*report["missing_keys"], *(str(entry[0]) for entry in report["mismatched_keys"])])
+        if lost:
+            raise ValueError(f"weights are missing or misshapen: {', '.join(lost[:3])}; the folder is not whole")
+        tokenizer = open_tokenizer(folder, model.config.vocab_size)
     return Loaded(model.eval(), tokenizer, _longest_row(model.config, tokenizer))
 
 
 def check_folder(folder: Path) -> None:
     """What config.json and the file names tell, without importing anything. Raises ValueError."""
-    if not folder.is_dir():
-        raise ValueError("no such folder; give the folder of a classifier, such as runs/NAME-sweep/best")
-    try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ValueError("not a Hugging Face folder: it holds no config.json; a sweep's winner is in best/") from None
-    except (OSError, ValueError) as error:
-        raise ValueError(f"config.json cannot be read: {error}") from None
-    names = config.get("architectures") or [] if isinstance(config, dict) else []
+    config = check_files(folder)
+    names = config.get("architectures") or []
     if not names or not all(str(name).endswith("ForSequenceClassification") for name in names):
         what = f"it holds {', '.join(map(str, names))}" if names else "its config.json names no architecture"
         hint = "give a classifier"
@@ -83,17 +71,7 @@ def check_folder(folder: Path) -> None:
     problem = config.get("problem_type")
     if problem not in (None, "single_label_classification") or len(config.get("id2label") or "12") < 2:
         raise ValueError(f"{problem or 'regression'} is not read; give a classifier that gives each text one label")
-    # Without a vocabulary transformers makes an empty tokenizer, for which every word is [UNK].
-    if not any(path.name in VOCABULARIES or path.suffix == ".model" for path in folder.iterdir()):
-        raise ValueError("it holds no tokenizer (no tokenizer.json); copy the files of the one it was trained with")
-    if not list(folder.glob("*.safetensors")):
-        pickles = [path.name for path in folder.iterdir() if path.suffix in (".bin", ".pt", ".pth", ".ckpt")]
-        if pickles:
-            raise ValueError(
-                f"weights are pickled ({', '.join(sorted(pickles)[:3])}), and a pickle can run any code when it is "
-                "loaded; save the model again with save_pretrained, which writes safetensors"
-            )
-        raise ValueError("it holds no weights (no *.safetensors)")
+    check_tokenizer(folder)
 
 
 def _longest_row(config: Any, tokenizer: Any) -> int:

@@ -15,6 +15,8 @@ from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
 
 from model.config import Encoder
 from model.families import FAMILIES, Family, family_of
+from model.opening import SAFE_LOADING, check_files, one_line
+from model.quiet import quiet_transformers
 
 Tokenizer = Mapping[str, Any]
 """vocab_size, pad_id, and where they are there cls_id, sep_id, mask_id."""
@@ -102,7 +104,8 @@ def load_weights(
     )  # fmt: skip
     misshapen = {str(entry[0]) for entry in found["mismatched_keys"]}
     new = sorted({*found["missing_keys"], *misshapen})
-    inside, pooler = f"{model.base_model_prefix}.", f"{model.base_model_prefix}.pooler."
+    inside = "" if model.base_model is model else f"{model.base_model_prefix}."
+    pooler = f"{inside}pooler."
     if lost := [name for name in new if name.startswith(inside) and not name.startswith(pooler)]:
         raise ValueError(f"{folder}: not a whole encoder: weights missing or misshapen: {', '.join(lost[:3])}")
     names = set(model.state_dict())
@@ -120,22 +123,26 @@ def class_of(family: Family, suffix: str) -> Any:
 
 def check_folder(folder: str | Path, pickled: bool = False) -> PretrainedConfig:
     """The config of a Hugging Face folder. Raises ValueError, before any weight is read, where the folder is none, is
-    of another family, or holds no weights that may be opened.
+    of another family, or holds no weights that may be opened (model/opening.py).
     """
-    path = Path(folder)
-    if not (path / "config.json").is_file():
-        raise ValueError(f"{folder}: no Hugging Face model folder (no config.json in it)")
-    if not any(path.glob("*.safetensors")) and not (pickled and any(path.glob("pytorch_model*.bin"))):
-        raise ValueError(
-            f"{folder}: no safetensors weights in it; pickled weights are not opened (they can run code) unless you "
-            f"trust the folder and give encoder.pickled=true"
-        )
     try:
-        config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+        check_files(Path(folder), pickled)
+        config = AutoConfig.from_pretrained(str(folder), **SAFE_LOADING)
         family_of(config)
-    except (ValueError, OSError, KeyError) as error:
-        raise ValueError(f"{folder}: {' '.join(str(error).split())[:300]}") from None
+    except Exception as error:  # a config can be broken in more ways than transformers has exceptions for
+        raise ValueError(f"{folder}: {one_line(error)}") from error
     return config
+
+
+def write_random_encoder(like: Path | str, seed: int, folder: Path) -> None:
+    """Write a Hugging Face folder with the shape of the encoder in `like` and weights drawn from `seed`.
+
+    The control of a sweep: it then goes the very same way as a pretrained encoder. Holds no tokenizer.
+    """
+    with quiet_transformers(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        config = check_folder(like, pickled=True)  # its weights are not opened
+        class_of(family_of(config), "ForMaskedLM")(config).float().save_pretrained(str(folder))
 
 
 def num_parameters(encoder: Encoder, vocab_size: int) -> int:

@@ -4,8 +4,9 @@ In: a transformers model, or its gathered weights where they are sharded. Out: t
 Knows nothing of Cloze's runs: what the card says comes from outside.
 """
 
+import contextlib
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,15 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from model.heads import quiet_transformers
+from model.card import model_card
 from model.objectives.contract import PretrainingObjective
+from model.quiet import quiet_transformers
 
-# What the tokenizer's folder may hold besides a tokenizer (it may be a whole model's folder).
-NOT_TOKENIZER = {"config.json", "README.md", "generation_config.json", "model.safetensors.index.json"}
-TASKS = {"MaskedLM": ("fill-mask", "AutoModelForMaskedLM"),
-         "SequenceClassification": ("text-classification", "AutoModelForSequenceClassification")}  # fmt: skip
+# What of a tokenizer's folder is a tokenizer: it may be a whole model's folder.
+TOKENIZER_FILES = {
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt",
+    "vocab.json", "merges.txt",
+}  # fmt: skip
 
 
 def export_folder(
@@ -38,26 +41,44 @@ def export_folder(
     Raises RuntimeError where the folder does not load back bit by bit (the old folder then stays).
     """
     folder = Path(folder)
+    name = type(model).__name__
+    auto_class = next((f"AutoModelFor{s}" for s in ("MaskedLM", "PreTraining") if name.endswith(s)), "AutoModel")
+    with replacing(folder) as part:
+        write_model(model, tokenizer_folder, part, state_dict)
+        if extra:
+            save_file({name: tensor.contiguous() for name, tensor in extra.items()}, str(part / "extra.safetensors"))
+        purpose = "masked_lm" if auto_class == "AutoModelForMaskedLM" else "encoder"
+        (part / "README.md").write_text(model_card(folder.name, card, auto_class, purpose), encoding="utf-8")
+
+
+@contextlib.contextmanager
+def replacing(folder: Path) -> Iterator[Path]:
+    """A new folder to write into; it takes the place of `folder` once all went well, else nothing changes there."""
     part = folder.with_name(folder.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
-    state = dict(model.state_dict() if state_dict is None else state_dict)
-    with quiet_transformers():
-        whole = model if state_dict is None else _rebuild(model, state)
-        whole.save_pretrained(str(part))
-        if extra:
-            save_file({name: tensor.contiguous() for name, tensor in extra.items()}, str(part / "extra.safetensors"))
-        for file in sorted(Path(tokenizer_folder).iterdir()):
-            if file.is_file() and file.suffix not in (".safetensors", ".bin") and file.name not in NOT_TOKENIZER:
-                shutil.copyfile(file, part / file.name)
-        (part / "README.md").write_text(model_card(type(model).__name__, folder.name, card), encoding="utf-8")
-        _check(type(model), part, state)
+    yield part
     old = folder.with_name(folder.name + ".old")
     shutil.rmtree(old, ignore_errors=True)
     if folder.exists():
         folder.rename(old)
     part.rename(folder)
     shutil.rmtree(old, ignore_errors=True)
+
+
+def write_model(
+    model: Any, tokenizer_folder: Path | str, part: Path, state_dict: Mapping[str, Tensor] | None = None
+) -> None:
+    """Write a model of transformers and a copy of its tokenizer into a folder. Raises RuntimeError where the model does
+    not load back bit by bit."""
+    state = dict(model.state_dict() if state_dict is None else state_dict)
+    with quiet_transformers():
+        whole = model if state_dict is None else _rebuild(model, state)
+        whole.save_pretrained(str(part))
+        for file in sorted(Path(tokenizer_folder).iterdir()):
+            if file.name in TOKENIZER_FILES or file.suffix == ".model":
+                shutil.copyfile(file, part / file.name)
+        _check(type(model), part, state)
 
 
 def export_objective(
@@ -97,20 +118,3 @@ def _check(model_class: Any, folder: Path, state: Mapping[str, Tensor]) -> None:
     for name, tensor in state.items():
         if name not in loaded or not torch.equal(loaded[name], tensor.detach().float().cpu().to(loaded[name].dtype)):
             raise RuntimeError(f"export: {name} in {folder} differs from the trained model's")
-
-
-def model_card(class_name: str, name: str, card: Mapping[str, Any]) -> str:
-    """The README.md of a model's folder, with the front matter that the Hugging Face hub reads."""
-    pipeline, auto_class = next((v for k, v in TASKS.items() if k in class_name), ("feature-extraction", "AutoModel"))
-    facts = "\n".join(f"| {key} | {_shown(value)} |" for key, value in card.items() if key != "title")
-    return (
-        f"---\nlibrary_name: transformers\npipeline_tag: {pipeline}\n---\n\n"
-        f"# {card.get('title', name)}\n\nTrained with Cloze.\n\n| | |\n|---|---|\n{facts}\n\n"
-        f"```python\nfrom transformers import {auto_class}, AutoTokenizer\n\n"
-        f'tokenizer = AutoTokenizer.from_pretrained("{name}")\nmodel = {auto_class}.from_pretrained("{name}")\n```\n'
-    )
-
-
-def _shown(value: Any) -> str:
-    text = f"{value:.4g}" if isinstance(value, float) else str(value)
-    return text.replace("|", "\\|").replace("\n", " ")

@@ -54,10 +54,26 @@ class Family:
     """Whether it has a discriminator (replaced-token detection)."""
     pooler: str | None = None
     """The encoder's own pooler of the first token (part of a head, never of the encoder)."""
+    pool: Callable[[Any, Tensor], Tensor] | None = None
+    """(encoder, hidden states (B, T, D)) -> (B, D): what that pooler makes of them."""
+    pooling_setting: str | None = None
+    """Config name of how its own heads on texts pool (cls or mean), where they can do either; None: cls."""
+    dense_heads: bool = False
+    """Whether its own heads on tokens have a dense layer before the last matrix."""
+    final_norm: str | None = None
+    """The norm behind the last layer, where it is not part of that layer."""
 
     def unused_positions(self, pad_id: int) -> int:
         """Rows of the position table before the first that is used."""
         return pad_id + 1 if self.positions_behind_padding else 0
+
+
+def _pool(encoder: Any, hidden: Tensor) -> Tensor:
+    return encoder.pooler(hidden)
+
+
+def _pool_albert(encoder: Any, hidden: Tensor) -> Tensor:
+    return encoder.pooler_activation(encoder.pooler(hidden[:, 0]))
 
 
 def _bert(model: Any, hidden: Tensor) -> Tensor:
@@ -109,6 +125,7 @@ FAMILIES: dict[str, Family] = {
         segments=True,
         pair_objectives=("mlm_nsp", "mlm_sop"),
         pooler="pooler",
+        pool=_pool,
     ),
     "roberta": Family(
         model_type="roberta",
@@ -120,6 +137,7 @@ FAMILIES: dict[str, Family] = {
         ids=BEGIN_AND_END,
         positions_behind_padding=True,
         pooler="pooler",
+        pool=_pool,
     ),
     "albert": Family(
         model_type="albert",
@@ -132,6 +150,7 @@ FAMILIES: dict[str, Family] = {
         segments=True,
         pair_objectives=("mlm_sop", "mlm_nsp"),
         pooler="pooler",
+        pool=_pool_albert,
     ),
     "electra": Family(
         model_type="electra",
@@ -169,6 +188,9 @@ FAMILIES: dict[str, Family] = {
         source="ModernBERT, arXiv:2412.13663",
         masked_lm_head=_modernbert,
         layers="layers",
+        pooling_setting="classifier_pooling",
+        dense_heads=True,
+        final_norm="final_norm",
         names={**BERT_NAMES, "dropout": ("embedding_dropout", "mlp_dropout", "attention_dropout")},
         ids={**BEGIN_AND_END, "cls_token_id": "cls_id", "sep_token_id": "sep_id"},
     ),

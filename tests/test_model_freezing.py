@@ -4,8 +4,9 @@ import pytest
 import torch
 from tiny_encoder import write_encoder
 
+from model.config import Head
 from model.freezing import count_parameters, freeze, rest_frozen
-from model.heads import Classification, build_classifier
+from model.heads.building import build_head
 from orchestration.engine import PlainEngine
 from orchestration.steps import train_steps
 
@@ -24,15 +25,14 @@ def batch() -> dict[str, torch.Tensor]:
 
 
 def test_counts_are_exact(encoder) -> None:
-    model = build_classifier(encoder, ["a", "b", "c"], 0)
-    total = sum(p.numel() for p in model.parameters())
-    assert Classification(model, "frozen").parameter_counts == {"trained": HEAD, "total": total}
-    assert Classification(model, "full").parameter_counts == {"trained": total, "total": total}
-    assert count_parameters(model) == {"trained": total, "total": total}
+    frozen, full = (build_head(encoder, Head(), ["a", "b", "c"], mode=mode) for mode in ("frozen", "full"))
+    total = sum(p.numel() for p in full.parameters())
+    assert frozen.parameter_counts == {"trained": HEAD, "total": total}
+    assert full.parameter_counts == count_parameters(full.model) == {"trained": total, "total": total}
 
 
 def test_frozen_weights_are_bit_equal_after_training_and_the_head_moved(encoder) -> None:
-    objective = Classification(build_classifier(encoder, ["a", "b", "c"], 0), "frozen")
+    objective = build_head(encoder, Head(), ["a", "b", "c"], mode="frozen")
     before = {name: p.detach().clone() for name, p in objective.model.named_parameters()}
     engine = PlainEngine(objective, weight_decay=0.1)
     for _ in train_steps(engine, ((step, [batch()]) for step in range(5)), lambda step: 0.01):
@@ -43,19 +43,19 @@ def test_frozen_weights_are_bit_equal_after_training_and_the_head_moved(encoder)
 
 
 def test_full_moves_everything_that_the_batch_reaches(encoder) -> None:
-    objective = Classification(build_classifier(encoder, ["a", "b", "c"], 0), "full")
+    objective = build_head(encoder, Head(), ["a", "b", "c"], mode="full")
     before = {name: p.detach().clone() for name, p in objective.model.named_parameters()}
     list(train_steps(PlainEngine(objective), ((step, [batch()]) for step in range(3)), lambda step: 0.01))
     assert not [name for name, p in objective.model.named_parameters() if torch.equal(p, before[name])]
 
 
 def test_a_frozen_encoder_has_no_dropout_even_in_training(encoder) -> None:
-    frozen = Classification(build_classifier(encoder, ["a", "b"], 0), "frozen")
+    frozen = build_head(encoder, Head(), ["a", "b"], mode="frozen")
     frozen.train()
     assert frozen.training and frozen.model.dropout.training and frozen.model.bert.pooler.training
     assert not frozen.model.bert.encoder.training and not frozen.model.bert.embeddings.dropout.training
     assert torch.equal(frozen.features(batch()), frozen.features(batch()))
-    full = Classification(build_classifier(encoder, ["a", "b"], 0), "full")
+    full = build_head(encoder, Head(), ["a", "b"], mode="full")
     full.train()
     assert not torch.equal(full.features(batch()), full.features(batch()))
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 from tiny_encoder import make_examples, write_encoder
 
-from model.heads import Classification, build_classifier
+from model.config import Head
+from model.heads.building import build_head
 from tuning import features as module
 from tuning.features import Request, cache_features, encoder_fingerprint, load_features
 from tuning.inputs import encode
@@ -36,7 +37,7 @@ def test_features_equal_the_encoder_in_the_loop_row_by_row(ray_4_cpus, encoder, 
     folders = cache_features(requests, tmp_path, 1, 0, lambda text, fraction: seen.append(fraction))
     assert seen[-1] == 1.0 and seen == sorted(seen)
     for request, folder in zip(requests, folders, strict=True):
-        objective = Classification(build_classifier(request.encoder, ["a", "b", "c"], 3), "frozen").eval()
+        objective = build_head(request.encoder, Head(), ["a", "b", "c"], mode="frozen", seed=3).eval()
         for name, split in request.splits.items():
             cached = load_features(folder, name)
             assert cached.shape == (len(split.labels), 16) and cached.dtype == np.float32

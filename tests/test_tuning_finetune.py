@@ -7,7 +7,8 @@ import pytest
 import torch
 from tiny_encoder import make_examples, write_encoder
 
-from model.heads import Classification, build_classifier
+from model.config import Head
+from model.heads.building import build_head
 from tuning.config import Finetune
 from tuning.finetune import Split, epoch_order, predict_logits, run_trial
 from tuning.inputs import encode
@@ -41,9 +42,10 @@ def test_a_full_trial_learns_and_hands_back_its_best_epoch(encoder, splits) -> N
     scores = [record["score"] for record in reports]
     assert outcome["score"] == max(scores) > 0.8  # by chance 0.33
     assert outcome["best_epoch"] == scores.index(max(scores)) + 1
-    model = build_classifier(encoder, LABELS, 5)
+    objective = build_head(encoder, Head(), LABELS, seed=5)
+    model = objective.model
     model.load_state_dict(weights, strict=False)
-    logits = predict_logits(Classification(model, "full"), splits[1])
+    logits = predict_logits(objective, splits[1])
     assert (logits.argmax(-1) == splits[1].labels).mean() == outcome["score"]
     assert outcome["trained_parameters"] == outcome["total_parameters"] == sum(p.numel() for p in model.parameters())
 
@@ -64,7 +66,7 @@ def test_a_trial_leaves_the_callers_generator_alone(encoder, splits) -> None:
 
 
 def test_cached_features_train_the_same_head_as_the_frozen_encoder_in_the_loop(encoder, splits) -> None:
-    objective = Classification(build_classifier(encoder, LABELS, 0), "frozen").eval()
+    objective = build_head(encoder, Head(), LABELS, mode="frozen", seed=0).eval()
     cached = []
     for split in splits:
         with torch.no_grad():
@@ -106,7 +108,7 @@ def test_batches_are_no_longer_than_their_longest_row(encoder) -> None:
 
 
 def test_predictions_come_back_in_order(encoder, splits) -> None:
-    objective = Classification(build_classifier(encoder, LABELS, 0), "full").train()
+    objective = build_head(encoder, Head(), LABELS, mode="full", seed=0).train()
     logits = predict_logits(objective, splits[1])
     assert objective.training
     with torch.no_grad():

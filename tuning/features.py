@@ -199,7 +199,8 @@ def _objective(encoder: str, fingerprint: str, device: str) -> Any:
 
     The fingerprint is part of the key: the folder may hold another encoder tomorrow.
     """
-    from model.heads import Classification, build_classifier
+    from model.config import Head
+    from model.heads.building import build_head
 
     fetch(Path(encoder))
-    return Classification(build_classifier(encoder, ("a", "b"), 0), "frozen").eval().to(device)
+    return build_head(encoder, Head(), ("a", "b"), mode="frozen").eval().to(device)

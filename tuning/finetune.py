@@ -15,7 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from model.heads import Classification, build_classifier
+from model.config import Head
+from model.heads.building import build_head
+from model.heads.contract import HeadModule
 from orchestration.engine import PlainEngine
 from orchestration.schedule import learning_rate
 from orchestration.steps import train_steps
@@ -77,7 +79,10 @@ def run_trial(
     best: dict[str, Tensor] = {}
     score, best_epoch, error = None, None, None
     with torch.random.fork_rng(devices=list(range(torch.cuda.device_count())) if device != "cpu" else []):
-        objective = Classification(build_classifier(encoder, labels, seed), settings.mode)
+        objective = build_head(
+            encoder, Head(), labels, mode=settings.mode, top_k=settings.top_k, lora_rank=settings.lora_rank,
+            lora_alpha=settings.lora_alpha, seed=seed,
+        )  # fmt: skip
         started = time.monotonic()  # loading, and the imports of a process's first trial (6 s), are not training
         torch.manual_seed(seed)  # dropout
         engine = PlainEngine(objective, settings.weight_decay, settings.gradient_clipping, device)
@@ -153,6 +158,6 @@ def predict_logits(objective: Any, split: Split, device: torch.device | str = "c
     return back
 
 
-def trained_weights(objective: Classification) -> dict[str, Tensor]:
+def trained_weights(objective: HeadModule) -> dict[str, Tensor]:
     """Copies of the weights that train, by the classifier's own names, on the CPU."""
     return {n: p.detach().cpu().clone() for n, p in objective.model.named_parameters() if p.requires_grad}

@@ -106,7 +106,7 @@ def random_encoder(like: Path, seed: int, cache: Path, resources: Mapping[str, f
 
 def _write_random(like: Path, seed: int, folder: Path) -> None:
     """In a task, for torch: the folder appears whole."""
-    from model.heads import write_random_encoder
+    from model.encoder import write_random_encoder
 
     fetch(like)
     part = folder.with_name(f"{folder.name}.{os.getpid()}.part")

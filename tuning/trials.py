@@ -167,17 +167,19 @@ def hand_over(
     """
     from safetensors.torch import load_file
 
-    from model.export import export_folder
-    from model.heads import Classification, build_classifier
+    from model.config import Head
+    from model.heads.building import build_head
+    from model.heads.description import Description
+    from model.heads.exporting import export_head
     from tuning.finetune import predict_logits
     from tuning.scores import METRICS
 
     weights = trials_folder / trial.id / "weights.safetensors"
     for path in (Path(trial.folder), Path(tokenizer_folder), weights):
         fetch(path)
-    model = build_classifier(trial.folder, labels, trial.seed)
-    objective = Classification(model, trial.finetune["mode"]).eval()
-    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    how = {key: trial.finetune[key] for key in ("mode", "top_k", "lora_rank", "lora_alpha")}
+    objective = build_head(trial.folder, Head(), labels, seed=trial.seed, **how).eval()
+    trained = {name: parameter for name, parameter in objective.model.named_parameters() if parameter.requires_grad}
     kept = load_file(str(weights))
     if kept.keys() != trained.keys():
         raise RuntimeError(f"{trial.id}: the kept weights are not those of mode {trial.finetune['mode']}")
@@ -190,6 +192,7 @@ def hand_over(
         score = METRICS[trial.metric].compute(test.labels, logits.argmax(-1))
         objective.to("cpu")
     facts = {**card, **({} if score is None else {f"test {trial.metric}": score})}
-    export_folder(model, tokenizer_folder, best, facts)
+    about = Description("classification", tuple(labels), trial.finetune["length"], objective.head)
+    export_head(objective, tokenizer_folder, best, facts, about)
     publish(best, last="config.json")
     return score

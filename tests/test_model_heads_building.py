@@ -8,7 +8,9 @@ import torch
 from tiny_encoder import write_encoder
 from torch.nn import functional
 
-from model.heads import Classification, build_classifier, write_random_encoder
+from model.config import Head
+from model.encoder import write_random_encoder
+from model.heads.building import build_head
 
 
 @pytest.fixture(scope="module")
@@ -25,15 +27,15 @@ def batch(rows: int = 6, classes: int = 3) -> dict[str, torch.Tensor]:
 
 def test_pretrained_and_random_start_from_equal_heads(encoder, tmp_path) -> None:
     write_random_encoder(encoder, 7, tmp_path / "random")
-    pretrained = build_classifier(encoder, ["a", "b"], seed=3)
-    control = build_classifier(tmp_path / "random", ["a", "b"], seed=3)
+    pretrained = build_head(encoder, Head(), ["a", "b"], seed=3).model
+    control = build_head(tmp_path / "random", Head(), ["a", "b"], seed=3).model
     for name, parameter in pretrained.named_parameters():
         is_equal = torch.equal(parameter, control.get_parameter(name))
         if name.startswith(("bert.pooler", "classifier")):
             assert is_equal, name
     words = "bert.embeddings.word_embeddings.weight"
     assert not torch.equal(pretrained.get_parameter(words), control.get_parameter(words))
-    other = build_classifier(encoder, ["a", "b"], seed=4)
+    other = build_head(encoder, Head(), ["a", "b"], seed=4).model
     assert not torch.equal(pretrained.classifier.weight, other.classifier.weight)
     assert torch.equal(pretrained.get_parameter(words), other.get_parameter(words))
 
@@ -51,8 +53,8 @@ def test_random_encoders_are_a_function_of_the_seed_and_leave_the_callers_genera
 
 @pytest.mark.parametrize("classes", [2, 3])
 def test_loss_is_transformers_own_times_the_rows(encoder, classes: int) -> None:
-    model = build_classifier(encoder, [f"label {i}" for i in range(classes)], 0)
-    objective = Classification(model, "full").eval()
+    objective = build_head(encoder, Head(), [f"label {i}" for i in range(classes)]).eval()
+    model = objective.model
     rows = batch(classes=classes)
     sums, metrics = objective(rows)
     reference = model(**rows)
@@ -64,7 +66,7 @@ def test_loss_is_transformers_own_times_the_rows(encoder, classes: int) -> None:
 
 
 def test_filler_rows_count_nothing(encoder) -> None:
-    objective = Classification(build_classifier(encoder, ["a", "b", "c"], 0), "full").eval()
+    objective = build_head(encoder, Head(), ["a", "b", "c"], mode="full").eval()
     whole = batch()
     part = {**whole, "labels": torch.tensor([0, 1, -100, -100, 1, -100])}
     rows = {key: value[part["labels"] != -100] for key, value in part.items()}
@@ -77,7 +79,7 @@ def test_filler_rows_count_nothing(encoder) -> None:
 
 
 def test_features_stand_for_tokens(encoder) -> None:
-    objective = Classification(build_classifier(encoder, ["a", "b", "c"], 0), "frozen").eval()
+    objective = build_head(encoder, Head(), ["a", "b", "c"], mode="frozen").eval()
     rows = batch()
     features = objective.features(rows)
     assert features.shape == (6, 16)
@@ -90,19 +92,19 @@ def test_features_stand_for_tokens(encoder) -> None:
 
 
 def test_padding_does_not_matter(encoder) -> None:
-    objective = Classification(build_classifier(encoder, ["a", "b", "c"], 0), "full").eval()
+    objective = build_head(encoder, Head(), ["a", "b", "c"], mode="full").eval()
     rows = batch()
     wider = {key: functional.pad(value, (0, 4)) if value.ndim == 2 else value for key, value in rows.items()}
     torch.testing.assert_close(objective.logits(wider), objective.logits(rows), atol=1e-5, rtol=0)
 
 
 def test_a_pooler_that_the_folder_holds_is_kept_and_its_classifier_is_not(encoder, tmp_path) -> None:
-    first = build_classifier(encoder, ["a", "b", "c"], 1)
+    first = build_head(encoder, Head(), ["a", "b", "c"], seed=1).model
     first.save_pretrained(str(tmp_path))
-    second = build_classifier(tmp_path, ["x", "y"], 2)
+    second = build_head(tmp_path, Head(), ["x", "y"], seed=2).model
     assert torch.equal(first.bert.pooler.dense.weight, second.bert.pooler.dense.weight)
     assert second.classifier.weight.shape == (2, 16)
-    same_size = build_classifier(tmp_path, ["x", "y", "z"], 2)
+    same_size = build_head(tmp_path, Head(), ["x", "y", "z"], seed=2).model
     assert not torch.equal(first.classifier.weight, same_size.classifier.weight)
 
 
@@ -115,15 +117,16 @@ def test_folders_that_are_no_encoder(encoder, tmp_path) -> None:
     lost = "bert.encoder.layer.1.output.dense.weight"
     save_file({k: v for k, v in weights.items() if k != lost}, str(broken / "model.safetensors"), {"format": "pt"})
     with pytest.raises(ValueError, match=lost):
-        build_classifier(broken, ["a", "b"], 0)
+        build_head(broken, Head(), ["a", "b"], seed=0)
     other = tmp_path / "other"
     other.mkdir()
     (other / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
+    shutil.copy(encoder / "model.safetensors", other)
     with pytest.raises(ValueError, match="gpt2.*bert"):
-        build_classifier(other, ["a", "b"], 0)
+        build_head(other, Head(), ["a", "b"], seed=0)
 
 
 def test_new_weights_are_nothing_to_warn_about(encoder, capfd) -> None:
-    build_classifier(encoder, ["a", "b"], 0)
+    build_head(encoder, Head(), ["a", "b"], seed=0)
     captured = capfd.readouterr()
     assert captured.out == "" and captured.err == ""

@@ -1,0 +1,197 @@
+"""A head on an encoder's folder, ready to train.
+
+In: a Hugging Face folder of any pretraining class, the head section, labels, what is to train, a seed. Out: the module
+of the kind, in fp32 on the CPU. A head that transformers has a class for is that class. Knows neither Ray nor where
+tasks come from.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from model.config import Head
+from model.encoder import check_folder, class_of, load_weights
+from model.families import family_of, setting
+from model.freezing import freeze, last_layers
+from model.heads.contract import HeadModule
+from model.heads.crf import ConditionalRandomField
+from model.heads.embedding import Embedding
+from model.heads.labelled import Classification, MultiLabel, MultipleChoice, Regression
+from model.heads.losses import weigh_classes
+from model.heads.native import ON_TOKENS, SUFFIXES
+from model.heads.own import OwnModel, dense_layers
+from model.heads.tokens import Answering, Tagging
+from model.lora import add_lora
+from model.quiet import quiet_transformers
+
+MODULES: dict[str, type[HeadModule]] = {
+    "classification": Classification,
+    "multi_label": MultiLabel,
+    "regression": Regression,
+    "tagging": Tagging,
+    "answering": Answering,
+    "multiple_choice": MultipleChoice,
+    "embedding": Embedding,
+}
+PROBLEMS = {
+    "classification": "single_label_classification",  # two labels too: cross-entropy over both
+    "multi_label": "multi_label_classification",
+    "regression": "regression",
+}
+"""Kind -> problem_type in transformers' configs."""
+NUM_OUTPUTS = {"regression": 1, "answering": 2, "multiple_choice": 1}
+"""Of kinds whose labels have no names."""
+
+
+def build_head(
+    folder: Path | str,
+    head: Head,
+    labels: Sequence[str],
+    *,
+    mode: str = "full",
+    top_k: int = 2,
+    lora_rank: int = 8,
+    lora_alpha: float = 16,
+    seed: int = 0,
+    label_counts: Mapping[str, int] | None = None,
+    num_choices: int | None = None,
+    pickled: bool = False,
+) -> HeadModule:
+    """The encoder of `folder` under a new head.
+
+    New weights of the head are drawn from `seed`, so pretrained and random encoders, and all modes, start from equal
+    heads; only a pooler that the folder's encoder has is kept. `label_counts`: training targets of each label, for
+    balanced class weights. Raises ValueError where the folder is no encoder of a known family or lacks weights, labels
+    do not fit the kind, the mode leaves nothing to train, or `top_k` is more than the encoder has.
+    """
+    check_labels(head, labels)
+    config = check_folder(folder, pickled)
+    model, new = make_model(folder, config, head, labels, seed, pickled)
+    generator = torch.Generator().manual_seed(seed)
+    inside = f"{_encoder_path(model)}."
+    for name in head_names(model):
+        drawn = _drawn(model.get_submodule(name), generator, getattr(config, "initializer_range", 0.02))
+        if not name.startswith(inside) or any(key.startswith(f"{name}.") for key in new):
+            model.get_submodule(name).load_state_dict(drawn)
+    module = wrap(model, head, labels, num_choices)
+    module.class_weights = weigh_classes(head.class_weights, labels, label_counts)
+    if mode == "lora":
+        add_lora(module.encoder, lora_rank, lora_alpha, seed)
+    train = head_names(model)
+    if mode == "top_k":
+        train += [inside + name for name in last_layers(module.encoder, top_k)]
+    module.parameter_counts = freeze(model, train, mode)
+    module.train(model.training)
+    return module
+
+
+def check_labels(head: Head, labels: Sequence[str]) -> None:
+    """Raise ValueError where labels do not fit the kind of head."""
+    named = head.kind not in NUM_OUTPUTS and (head.kind != "embedding" or head.loss == "softmax")
+    least = {"classification": 2, "embedding": 2}.get(head.kind, 1) if named else 0
+    if len(labels) < least:
+        raise ValueError(f"{head.kind} needs {least} labels or more, not {len(labels)}")
+    if doubles := sorted({label for label in labels if list(labels).count(label) > 1}):
+        raise ValueError(f"labels stand twice: {', '.join(map(repr, doubles[:3]))}")
+
+
+def is_native(head: Head, config: Any) -> bool:
+    """Whether transformers has a class for this head on this family."""
+    family = family_of(config)
+    if head.kind in ON_TOKENS:
+        return not head.crf and (head.layers is None or (head.layers == "linear" and not family.dense_heads))
+    poolings = ("cls", "mean") if family.pooling_setting else ("cls",)
+    return head.kind in SUFFIXES and head.layers is None and head.pooling in poolings
+
+
+def make_model(
+    folder: Path | str, config: Any, head: Head, labels: Sequence[str], seed: int, pickled: bool
+) -> tuple[Any, tuple[str, ...]]:
+    """The model of the head with the folder's weights, and the names of those that the folder does not hold.
+
+    Changes `config`. Raises ValueError where weights of the encoder itself are missing or misshapen.
+    """
+    family = family_of(config)
+    outputs = NUM_OUTPUTS.get(head.kind, len(labels))
+    config.num_labels = outputs if head.kind != "multiple_choice" else 2  # unread there; 2 is transformers' default
+    if head.kind not in NUM_OUTPUTS and labels:
+        config.id2label = dict(enumerate(labels))
+        config.label2id = {label: i for i, label in enumerate(labels)}
+    config.problem_type = PROBLEMS.get(head.kind)
+    with quiet_transformers(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if is_native(head, config):
+            if family.pooling_setting and head.kind not in ON_TOKENS:
+                setattr(config, family.pooling_setting, head.pooling)
+            model, report = load_weights(class_of(family, SUFFIXES[head.kind]), folder, config, pickled)
+            if head.dropout is not None:
+                _set_dropout(model, head.dropout)
+            return model, report.new
+        encoder, report = load_weights(class_of(family, "Model"), folder, config, pickled)
+        return _own(encoder, head, outputs), tuple(f"encoder.{name}" for name in report.new)
+
+
+def _own(encoder: Any, head: Head, outputs: int) -> OwnModel:
+    config, family = encoder.config, family_of(encoder.config)
+    if family.pooler:
+        setattr(encoder, family.pooler, None)  # belongs to the family's own head
+    width, dropout = setting(config, "hidden_size"), head.dropout
+    dropout = setting(config, "dropout") if dropout is None else dropout
+    if head.kind != "embedding":
+        parts = {"crf": ConditionalRandomField(outputs)} if head.crf else {}
+        pooling = None if head.kind in ON_TOKENS else head.pooling
+        return OwnModel(encoder, pooling, dense_layers(width, outputs, head.layers, dropout), **parts)
+    # Its head is a projection, if any.
+    layers = dense_layers(width, width, head.layers, dropout) if head.layers else nn.Identity()
+    pairs = {"pair_classifier": nn.Linear(3 * width, outputs)} if head.loss == "softmax" else {}
+    return OwnModel(encoder, head.pooling, layers, **pairs)
+
+
+def wrap(model: Any, head: Head, labels: Sequence[str], num_choices: int | None) -> HeadModule:
+    """The module of the head's kind around its model."""
+    module = MODULES[head.kind](model, head, labels)
+    if head.kind == "multiple_choice":
+        module.group = num_choices or 0
+    return module
+
+
+def head_names(model: Any) -> list[str]:
+    """Submodules that are the head, by path: all but the encoder, and the encoder's own pooler."""
+    inside = _encoder_path(model)
+    encoder = model.get_submodule(inside)
+    pooler = family_of(encoder.config).pooler
+    names = [f"{inside}.{pooler}"] if pooler and getattr(encoder, pooler, None) is not None else []
+    return names + [n for n, child in model.named_children() if n != inside and list(child.parameters())]
+
+
+def _encoder_path(model: Any) -> str:
+    return "encoder" if isinstance(model, OwnModel) else model.base_model_prefix
+
+
+def _set_dropout(model: Any, share: float) -> None:
+    """In all of a native head: where its class has none before the last matrix, there stays none."""
+    for name, child in model.named_children():
+        if name != model.base_model_prefix:
+            for module in child.modules():
+                if isinstance(module, nn.Dropout):
+                    module.p = share
+
+
+def _drawn(part: nn.Module, generator: torch.Generator, deviation: float) -> dict[str, torch.Tensor]:
+    """New weights for a part of a head: normal matrices, zero biases, norms that do nothing.
+
+    Source: BERT's public code, initializer_range 0.02.
+    """
+    state = {}
+    norms = {name for name, one in part.named_modules() if isinstance(one, nn.LayerNorm)}
+    for name, parameter in part.named_parameters():
+        value = torch.empty_like(parameter)
+        if parameter.ndim > 1:
+            state[name] = value.normal_(0.0, deviation, generator=generator)
+        else:
+            is_scale = name.rpartition(".")[0] in norms and name.endswith("weight")
+            state[name] = value.fill_(1.0 if is_scale else 0.0)
+    return state

@@ -1,0 +1,88 @@
+"""A folder from somebody else -> what may be read of it. Nothing in it is run.
+
+In: a Hugging Face folder. Out: its config and tokenizer, or a ValueError in one line: what is wrong, and what to do.
+Weights are read from safetensors only, unless asked for otherwise: a pickle runs whatever code it holds. Code that
+comes with a folder (auto_map in a config) is never loaded, and nothing is fetched that a config names. Knows neither
+Ray nor heads.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+PICKLED = (".bin", ".pt", ".pth", ".ckpt")
+VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json")
+SAFE_LOADING: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+
+
+def check_files(folder: Path, pickled: bool = False) -> dict[str, Any]:
+    """The fields of config.json, from the files alone, without importing anything; `pickled`: such weights will do.
+
+    Raises ValueError where there is no folder, no readable config.json or no weights that may be opened, or where
+    loading would go after something else: an adapter's base model, or an implementation of attention from the hub.
+    """
+    if not folder.is_dir():
+        raise ValueError("no such folder; give the folder of a model, such as runs/NAME-sweep/best")
+    config = read_json(folder, "config.json")
+    if config is None:
+        raise ValueError("not a Hugging Face folder: it holds no config.json; a sweep's winner is in best/")
+    if (folder / "adapter_config.json").exists():
+        raise ValueError("it holds an adapter (adapter_config.json); give the model that it was merged into")
+    if "/" in str(config.get("attn_implementation", "")) + str(config.get("_attn_implementation", "")):
+        raise ValueError("config.json names an implementation of attention from elsewhere; remove attn_implementation")
+    if "quantization_config" in config:
+        raise ValueError("its weights are quantised; give the model in fp32 or bf16")
+    if not list(folder.glob("*.safetensors")):
+        pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLED)
+        if pickles and not pickled:
+            raise ValueError(
+                f"weights are pickled ({', '.join(pickles[:3])}), and a pickle can run any code when it is loaded; "
+                "save the model again with save_pretrained, which writes safetensors, or, where you trust the folder, "
+                "give pickled=true"
+            )
+        if not pickles:
+            raise ValueError("it holds no weights (no *.safetensors)")
+    return config
+
+
+def read_json(folder: Path, name: str) -> dict[str, Any] | None:
+    """The object in a JSON file, None where there is no such file. Raises ValueError."""
+    try:
+        content = json.loads((folder / name).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{name} cannot be read: {error}") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{name} cannot be read: it holds no JSON object")
+    return content
+
+
+def check_tokenizer(folder: Path) -> None:
+    """Raise ValueError where no file tells a vocabulary: transformers then makes an empty tokenizer, all [UNK]."""
+    if not any(path.name in VOCABULARIES or path.suffix == ".model" for path in folder.iterdir()):
+        raise ValueError("it holds no tokenizer (no tokenizer.json); copy the files of the one it was trained with")
+
+
+def open_tokenizer(folder: Path, vocab_size: int) -> Any:
+    """The folder's tokenizer, for a model with an embedding of `vocab_size` rows.
+
+    Raises ValueError where it is missing or broken, larger than the embedding, or has no padding token.
+    """
+    import transformers
+
+    check_tokenizer(folder)
+    try:
+        tokenizer: Any = transformers.AutoTokenizer.from_pretrained(str(folder), **SAFE_LOADING)
+    except Exception as error:  # a folder can be broken in more ways than transformers has exceptions for
+        raise ValueError(f"its tokenizer cannot be loaded: {one_line(error)}") from error
+    if len(tokenizer) > vocab_size:
+        raise ValueError(f"the tokenizer has {len(tokenizer)} tokens, the model {vocab_size}: not a pair")
+    if tokenizer.pad_token_id is None:
+        raise ValueError("the tokenizer has no padding token; give one that has")
+    return tokenizer
+
+
+def one_line(error: BaseException) -> str:
+    """The message of an error without its line breaks, 300 characters at most."""
+    return " ".join(str(error).split())[:300]
