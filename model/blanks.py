@@ -7,16 +7,20 @@ Letters of shapes: B rows, T tokens, V vocabulary.
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from model.folders import kind_of, longest_text, open_model, read_config
+from model.encoder import check_folder, class_of, load_weights
+from model.families import family_of, longest_row
+from model.heads.native import SUFFIXES
+from model.opening import check_files, check_tokenizer, one_line, open_tokenizer
+from model.quiet import quiet_transformers
 
 WRITTEN = ("[MASK]", "<mask>")  # as people write a mask, whatever the tokenizer calls it
 CONTINUES = "##"  # begins the tokens of a WordPiece vocabulary that go on a word
 MARKS = ("Ġ", "▁")  # begin the tokens that begin a word: byte-level BPE's, SentencePiece's
-LABELLING = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "ForMultipleChoice")
 
 
 class Guess(NamedTuple):
@@ -42,9 +46,10 @@ class Filler:
 
 def check_filler(folder: Path, pickled: bool = False) -> str:
     """What files alone tell; returns what the folder holds. Raises ValueError, one line: another kind of model."""
-    config = read_config(folder, pickled)
+    config = check_files(folder, pickled)
+    check_tokenizer(folder)
     kind = kind_of(config)
-    if any(name in kind for name in LABELLING):
+    if any(name in kind for name in SUFFIXES.values()):
         raise ValueError(f"it holds {kind}, which labels texts: `cloze predict` does; fill needs the encoder's export/")
     if config.get("is_decoder"):
         raise ValueError(f"it holds {kind} that reads from left to right; give a masked language model")
@@ -54,17 +59,29 @@ def check_filler(folder: Path, pickled: bool = False) -> str:
 def load_filler(folder: Path, pickled: bool = False) -> Filler:
     """Load a masked language model. Raises ValueError, one line: no such folder, another kind of model."""
     kind = check_filler(folder, pickled)
-    import transformers
-
-    model, tokenizer, missing = open_model(folder, transformers.AutoModelForMaskedLM, pickled)
-    if missing:
+    with quiet_transformers():
+        config = check_folder(folder, pickled)
+        tokenizer = open_tokenizer(folder, config.vocab_size)
+        try:
+            model, report = load_weights(class_of(family_of(config), "ForMaskedLM"), folder, config, pickled)
+        except ValueError:
+            raise
+        except Exception as error:  # weights can be broken in more ways than transformers has exceptions for
+            raise ValueError(f"cannot be loaded: {one_line(error)}") from error
+    if report.new:
         raise ValueError(
-            f"it holds {kind}, without what guesses tokens ({', '.join(missing[:2])}); give a masked language model, "
-            f"such as a run's export/ (of replaced-token detection export/generator)"
+            f"it holds {kind}, without what guesses tokens ({', '.join(report.new[:2])}); give a masked language "
+            f"model, such as a run's export/ (of replaced-token detection export/generator)"
         )
     if tokenizer.mask_token_id is None:
         raise ValueError("its tokenizer has no mask token; give a masked language model")
-    return Filler(model, tokenizer, longest_text(model.config, tokenizer))
+    return Filler(model.eval(), tokenizer, min(longest_row(config), tokenizer.model_max_length))
+
+
+def kind_of(config: Mapping[str, Any]) -> str:
+    """What config.json says a folder holds: names of classes, for people."""
+    names = config.get("architectures")
+    return " ".join(", ".join(map(str, names)).split())[:100] if isinstance(names, list) and names else "no named class"
 
 
 def fill_masks(filler: Filler, text: str, top: int) -> list[list[Guess]]:

@@ -16,15 +16,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from data.budget import budgeted
+from data.examples import Examples
 from data.texts import Value, check_input, count_lines, read_texts
-from model.embedder import Embedder, Role, embed_rows, load_embedder, read_recipe, tokenize
-from model.folders import read_config
+from model.embedder import Role, check_embedder, load_embedder
+from model.families import setting
+from orchestration.inference import Loaded, load, outputs_of
 from orchestration.output import check_output, replacing
 from orchestration.places import blaming
 from orchestration.pool import Answered, answer_lines
 
-MICRO_BATCH_TOKENS = 8192  # rows x longest row: 64 rows of 128 tokens, and 20 MB of a BERT-base's activations a layer
 GROUP_ROWS = 4096  # of the Parquet file, held in memory: 6 MB of 384 numbers
 
 
@@ -47,15 +47,14 @@ def check(
 ) -> Path:
     """What files alone tell, in a moment and before Ray starts; returns where the vectors go.
 
-    `embed` checks it again. Raises UserError: no model's folder, no prefix for `role`, the input is missing, empty, of no known format or
-    without `text_field`, the output cannot be written.
+    `embed` checks it again. Raises UserError: no model's folder, no prefix for `role`; the input is missing, empty, of
+    no known format or without `text_field`; the output cannot be written.
     """
     source = Path(os.path.abspath(input))
     check_input(source, (text_field,))
     target = check_output(source, output, ".vectors.parquet")
     with blaming(model):
-        read_config(Path(os.path.abspath(model)), pickled)
-        read_recipe(Path(os.path.abspath(model)), role)
+        check_embedder(Path(os.path.abspath(model)), role, pickled)
     return target
 
 
@@ -79,13 +78,13 @@ def embed(
     format = check_input(source, (text_field,))
     progress("loading the model", None)
     with blaming(model):
-        loaded = load_embedder(folder, role, pickled)
-    if loaded.note:
-        progress(loaded.note, None)
+        module, about, prefix, note = load_embedder(folder, role, pickled)
+        loaded = load(module, about, folder, prefix)
+    width = setting(module.encoder.config, "hidden_size")
     num_lines = count_lines(source, format)
     lines = partial(read_texts, source, format, (text_field,))
     done = errors = cut = 0
-    with replacing(target) as part, VectorFile(part, loaded.width) as file:
+    with replacing(target) as part, VectorFile(part, width) as file:
         for line in answer_lines(loaded, embed_texts, lines, num_lines, "cloze-embed"):
             done += 1
             errors += line.error is not None
@@ -93,23 +92,19 @@ def embed(
             file.add(line)
             if done % 100 == 0:
                 progress(f"{done:,} lines", min(line.number / num_lines, 1.0))
-    notes = [f"{done - errors:,} vectors of {loaded.width} numbers"]
+    notes = [f"{done - errors:,} vectors of {width} numbers"]
     notes += [f"{errors:,} lines with an error instead"] if errors else []
-    notes += [f"{cut:,} cut at {loaded.length} tokens"] if cut else []
-    notes += [loaded.note] if loaded.note else []
+    notes += [f"{cut:,} cut at {about.length} tokens"] if cut else []
+    notes += [note] if note else []
     progress(", ".join(notes), 1.0)
     return target
 
 
-def embed_texts(loaded: Embedder, texts: list[tuple[Value, ...]], device: str) -> list[Vector]:
-    """Vectors of the texts, in their order. Rows of like length go through the model together."""
-    rows, cut = tokenize(loaded, [str(values[0]) for values in texts])
-    vectors: list[Any] = [None] * len(rows)
-    for chosen in budgeted(np.array([len(row) for row in rows]), MICRO_BATCH_TOKENS):
-        found = embed_rows(loaded, [rows[row] for row in chosen], device)
-        for row, numbers in zip(chosen.tolist(), found, strict=True):
-            vectors[row] = Vector(numbers, cut[row])
-    return vectors
+def embed_texts(loaded: Loaded, texts: list[tuple[Value, ...]], device: str) -> list[Vector]:
+    """Vectors of the texts, in their order."""
+    encoded = loaded.read(Examples("embedding", [str(values[0]) for values in texts]))
+    vectors = outputs_of(loaded.module, encoded, device)["vectors"]
+    return [Vector(numbers, bool(cut)) for numbers, cut in zip(vectors, encoded.cuts, strict=True)]
 
 
 class VectorFile:

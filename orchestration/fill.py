@@ -10,8 +10,8 @@ probabilities (model/blanks.py).
 from pathlib import Path
 
 from data.config import UserError
-from model.blanks import Guess, check_filler, fill_masks, load_filler
-from model.folders import kind_of, read_json
+from model.blanks import Guess, check_filler, fill_masks, kind_of, load_filler
+from model.opening import read_json
 from orchestration.places import blaming
 
 GENERATOR = "generator"  # stands inside the export of replaced-token detection, whose encoder itself guesses no tokens
@@ -26,7 +26,7 @@ def check(model: Path, text: str, pickled: bool = False) -> Path:
         raise UserError("fill: the text is blank; give a sentence with [MASK] in it")
     with blaming(model):
         inner = model / GENERATOR
-        config = read_json(model / "config.json") or {}
+        config = read_json(model, "config.json") or {}
         if (inner / "config.json").is_file() and "ForMaskedLM" not in kind_of(config):
             model = inner
         check_filler(model, pickled)

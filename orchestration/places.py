@@ -37,5 +37,6 @@ def blaming(folder: Path) -> Iterator[None]:
         yield
     except UserError:
         raise
-    except ValueError as error:
-        raise UserError(f"{shown(os.path.abspath(folder))}: {error}") from error
+    except ValueError as error:  # of which some name the folder themselves
+        text = str(error).removeprefix(f"{folder}: ").removeprefix(f"{os.path.abspath(folder)}: ")
+        raise UserError(f"{shown(os.path.abspath(folder))}: {text}") from error

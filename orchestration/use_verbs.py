@@ -23,17 +23,33 @@ from orchestration.verbs import as_typed, log_of
 MOST_TOP = 1000  # tokens that fill tells of; more is nothing to look at
 
 
+def predict(options: argparse.Namespace) -> int:
+    """Answer every line of a file with a model that has a head."""
+    model = find_model(options.model, options.storage, inside=("best",))
+    choices = tuple(name.strip() for name in options.choices.split(",")) if options.choices else ()
+    with _logged("predict") as terminal:
+        from orchestration.predict import Fields, check
+        from orchestration.predict import predict as answer
+
+        fields = Fields(options.text_field, options.pair_field, choices)
+        check(model, options.input, options.output, fields, options.allow_pickle)
+        with _on_ray(terminal, "predict", options.address) as update:
+            output = answer(model, options.input, options.output, update, fields, options.scores, options.allow_pickle)
+    print(as_typed(output))
+    return 0
+
+
 def embed(options: argparse.Namespace) -> int:
     """Write the vectors of a file."""
-    from orchestration.embed import check
-    from orchestration.embed import embed as write_vectors
+    model = find_model(options.model, options.storage)
+    with _logged("embed") as terminal:
+        from orchestration.embed import check
+        from orchestration.embed import embed as write_vectors
 
-    model = find_model(options.model, options.storage, inside=("best", "export"))
-    check(model, options.input, options.output, options.text_field, options.role, options.allow_pickle)
-    with _on_ray("embed", options.address) as update:
-        output = write_vectors(
-            model, options.input, options.output, update, options.text_field, options.role, options.allow_pickle
-        )
+        text, role, pickled = options.text_field, options.role, options.allow_pickle
+        check(model, options.input, options.output, text, role, pickled)
+        with _on_ray(terminal, "embed", options.address) as update:
+            output = write_vectors(model, options.input, options.output, update, text, role, pickled)
     print(as_typed(output))
     return 0
 
@@ -43,11 +59,9 @@ def fill(options: argparse.Namespace) -> int:
     if not options.top.isdecimal() or not 1 <= int(options.top) <= MOST_TOP:
         raise UserError(f"--top {options.top}: give a number from 1 to {MOST_TOP}")
     model = find_model(options.model, options.storage, inside=("export",))
-    from orchestration.fill import check
-    from orchestration.fill import fill as guess
-
-    check(model, options.text, options.allow_pickle)
     with _logged("fill"):
+        from orchestration.fill import fill as guess
+
         masks = guess(model, options.text, int(options.top), options.allow_pickle)
     if options.json:
         print(printable_json([[one._asdict() for one in guesses] for guesses in masks]))
@@ -75,7 +89,7 @@ def _logged(verb: str) -> Iterator[Any]:
 
 
 @contextmanager
-def _on_ray(verb: str, address: str | None) -> Iterator[Callable[[str, float | None], None]]:
+def _on_ray(terminal: Any, verb: str, address: str | None) -> Iterator[Callable[[str, float | None], None]]:
     """Join Ray and show how far the work is; yields what is told of it."""
-    with _logged(verb) as terminal, joined(Cluster(address=address)), Progress(terminal.err).stage(verb) as update:
+    with joined(Cluster(address=address)), Progress(terminal.err).stage(verb) as update:
         yield update

@@ -12,7 +12,8 @@ from tiny_encoder import write_encoder
 from data.config import UserError
 from model.embedder import load_embedder
 from orchestration.cli import main
-from orchestration.embed import MICRO_BATCH_TOKENS, Vector, VectorFile, check, embed, embed_texts
+from orchestration.embed import Vector, VectorFile, check, embed, embed_texts
+from orchestration.inference import MICRO_BATCH_TOKENS, load
 from orchestration.output import replacing
 from orchestration.pool import Answered
 
@@ -48,9 +49,11 @@ def test_vectors_of_a_real_model_equal_sentence_transformers(ray_4_cpus, tmp_pat
 
 def test_ragged_texts_are_padded_by_15_percent_at_most(tmp_path):
     """Counted where the model is: positions that went through it over tokens."""
-    loaded = load_embedder(write_encoder(tmp_path / "model", positions=256))
+    folder = write_encoder(tmp_path / "model", positions=256)
+    module, about, prefix, _ = load_embedder(folder)
+    loaded = load(module, about, folder, prefix)
     counted = [0, 0]
-    loaded.model.register_forward_pre_hook(
+    module.encoder.register_forward_pre_hook(
         lambda module, args, inputs: counted.__setitem__(slice(None), [
             counted[0] + inputs["attention_mask"].numel(), counted[1] + int(inputs["attention_mask"].sum())
         ]), with_kwargs=True,
@@ -69,7 +72,7 @@ def test_mistakes_of_the_command_line_are_seen_before_ray(tmp_path, monkeypatch,
     assert main(["embed", "demo", "a.jsonl"]) == 2
     assert "no 'text' in its first 2 lines" in capfd.readouterr().err
     assert main(["embed", "demo", "a.jsonl", "--text-field", "body", "--as", "query"]) == 2
-    assert "runs/demo/export: tells no prefix for a query" in capfd.readouterr().err
+    assert "runs/demo/export: it tells no prefix for a query" in capfd.readouterr().err
     assert sorted(os.listdir(tmp_path)) == ["a.jsonl", "runs"]
 
 
