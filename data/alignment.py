@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from data.config import UserError
 from data.examples import IGNORED, Encoded, Examples
 from data.reader import Reader, Template, open_reader
+from data.windows import check_stride, room_of, share_room, windows_of
 from data.words import split_words
 
 if TYPE_CHECKING:
@@ -126,43 +126,14 @@ def _encodings(backend: "Tokenizer", texts: Sequence[Any], words: bool = False) 
         yield from backend.encode_batch(chunk, is_pretokenized=words, add_special_tokens=False)
 
 
-def _room(length: int, template: Template, texts: int = 1) -> int:
-    """Tokens of a row beside the special ones. Raises UserError where each text cannot have one."""
-    if length < template.size + texts:
-        of = "" if texts == 1 else " of two texts"
-        raise UserError(
-            f"finetune.length={length}: this tokenizer puts {template.size} special tokens into a row{of}; give "
-            f"{template.size + texts} or more"
-        )
-    return length - template.size
-
-
-def _windows(size: int, room: int, stride: int | None) -> Iterator[slice]:
-    """Slices of at most `room` of `size` tokens that share `stride`; the first only where that is None."""
-    start = 0
-    while True:
-        yield slice(start, min(start + room, size))
-        if stride is None or start + room >= size:
-            return
-        start += room - stride
-
-
-def _check_stride(stride: int | None, room: int, length: int) -> None:
-    if stride is not None and stride >= room:
-        raise UserError(
-            f"finetune.stride={stride}: a window of finetune.length={length} reads {room} tokens, so none would be "
-            f"new; give a stride below {room}, or a greater length"
-        )
-
-
 def _read_texts(rows: _Rows, columns: Sequence[Sequence[str]], reader: Reader, length: int, stride: int | None) -> None:
-    room = _room(length, reader.single)
-    _check_stride(stride, room, length)
+    room = room_of(length, reader.single)
+    check_stride(stride, room, length)
     streams = [_encodings(reader.texts, column) for column in columns]
     for example, encodings in enumerate(zip(*streams, strict=True)):
         for encoding in encodings:
             ids = np.array(encoding.ids, np.int32)
-            for window in _windows(len(ids), room, stride):
+            for window in windows_of(len(ids), room, stride):
                 rows.add(reader.single, ids[window])
                 if encoding is encodings[0]:
                     rows.units.append(example)
@@ -171,7 +142,7 @@ def _read_texts(rows: _Rows, columns: Sequence[Sequence[str]], reader: Reader, l
 
 
 def _read_pairs(rows: _Rows, texts: Sequence[str], pairs: Sequence[str], reader: Reader, length: int) -> None:
-    room = _room(length, reader.pair, 2)
+    room = room_of(length, reader.pair, 2)
     streams = zip(_encodings(reader.texts, texts), _encodings(reader.texts, pairs), strict=True)
     for row, (first, second) in enumerate(streams):
         one, two = share_room(len(first.ids), len(second.ids), room)
@@ -183,19 +154,6 @@ def _read_pairs(rows: _Rows, texts: Sequence[str], pairs: Sequence[str], reader:
             rows.cuts.add(example)
 
 
-def share_room(first: int, second: int, room: int) -> tuple[int, int]:
-    """Tokens kept of two texts that shall fit into `room`: the longer one is cut until they are alike, then both.
-
-    Of an odd room the longer text keeps one more. Source: longest_first of the tokenizers library.
-    """
-    if first + second <= room:
-        return first, second
-    least, most = sorted((first, second))
-    least = min(least, room // 2)
-    most = room - least
-    return (least, most) if first <= second else (most, least)
-
-
 def _read_choices(rows: _Rows, examples: Examples, reader: Reader, length: int) -> None:
     choices = examples.choices or []
     rows.group = max((len(some) for some in choices), default=1)
@@ -204,8 +162,8 @@ def _read_choices(rows: _Rows, examples: Examples, reader: Reader, length: int) 
 
 
 def _read_words(rows: _Rows, examples: Examples, reader: Reader, length: int, stride: int | None) -> None:
-    room = _room(length, reader.single)
-    _check_stride(stride, room, length)
+    room = room_of(length, reader.single)
+    check_stride(stride, room, length)
     words = examples.words
     if words is None:
         words = [[text[start:end] for start, end in split_words(text)] for text in examples.texts]
@@ -219,7 +177,7 @@ def _read_words(rows: _Rows, examples: Examples, reader: Reader, length: int, st
             places = np.searchsorted(of, missing)
             ids, of = np.insert(ids, places, unknown), np.insert(of, places, missing)
         first = np.diff(of, prepend=-1) != 0
-        for window in _windows(len(ids), room, stride):
+        for window in windows_of(len(ids), room, stride):
             rows.add(reader.single, ids[window])
             kept, starts = np.full(len(rows.ids[-1]), -1, np.int32), np.zeros(len(rows.ids[-1]), bool)
             inside = slice(before, before + len(of[window]))
@@ -232,8 +190,8 @@ def _read_words(rows: _Rows, examples: Examples, reader: Reader, length: int, st
 
 
 def _read_answers(rows: _Rows, examples: Examples, reader: Reader, length: int, stride: int | None) -> None:
-    room = _room(length, reader.pair, 2)
-    _check_stride(stride, room - room // 2, length)  # a long question takes half of it
+    room = room_of(length, reader.pair, 2)
+    check_stride(stride, room - room // 2, length)  # a long question takes half of it
     contexts = examples.pairs or []
     streams = zip(_encodings(reader.texts, examples.texts), _encodings(reader.texts, contexts), strict=True)
     for example, (question, context) in enumerate(streams):
@@ -244,7 +202,7 @@ def _read_answers(rows: _Rows, examples: Examples, reader: Reader, length: int, 
         left = room - len(asked)
         shared = min(length // 4, left - 1) if stride is None else stride
         before = sum(map(len, reader.pair.specials[:2])) + len(asked)
-        for window in _windows(len(ids), left, shared):
+        for window in windows_of(len(ids), left, shared):
             rows.add(reader.pair, asked, ids[window])
             kept = np.full((len(rows.ids[-1]), 2), -1, np.int32)
             kept[before : before + len(ids[window])] = offsets[window]

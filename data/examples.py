@@ -3,13 +3,29 @@
 In: what data/tasks.py and data/alignment.py found. Out: three records. Knows neither files nor tokenizers.
 """
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
 IGNORED = -100  # the label of a token that counts for nothing; torch's cross entropy passes over it
 NO_ANSWER = "no answer"  # the one label of an answering task whose questions need not have an answer in the text
+
+
+class Example(NamedTuple):
+    """One example as a reader of files gives it; what it means stands in `Examples`."""
+
+    text: str
+    target: Any = None
+    pair: str | None = None
+    choices: list[str] | None = None
+    words: list[str] | None = None
+    passage_id: str | None = None
+
+
+# What a reader gives for each example: its place, and the example, or what is wrong with it, or None for a blank one.
+Read = tuple[str, Example | str | None]
 
 
 @dataclass(frozen=True)
@@ -42,6 +58,21 @@ class Examples:
 
     def __len__(self) -> int:
         return len(self.texts)
+
+    @classmethod
+    def of(cls, kind: str, examples: Sequence[tuple[str, Example]], num_blank: int) -> "Examples":
+        """Examples with their places, at least one. Those of one kind have the same fields."""
+        places, read = zip(*examples, strict=True)
+        columns = {name: list(values) for name, values in zip(Example._fields, zip(*read, strict=True), strict=True)}
+        pairs, choices, words, ids = (
+            None if columns[name][0] is None else columns[name] for name in ("pair", "choices", "words", "passage_id")
+        )
+        return cls(kind, columns["text"], pairs, choices, words, columns["target"], list(places), ids, num_blank)
+
+    def take(self, numbers: Sequence[int]) -> "Examples":
+        """Some of the examples, in the order given."""
+        lists = {f.name: getattr(self, f.name) for f in fields(self) if isinstance(getattr(self, f.name), list)}
+        return replace(self, **{name: [values[i] for i in numbers] for name, values in lists.items()})
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from data import classification as tasks
+from data.classification import TaskData
 from data.config import UserError
 from data.storage import fetch, place, publish, shown
-from data.classification import TaskData
 from model.encoder import check_folder
 from orchestration.cluster import Node
 from orchestration.config import Config

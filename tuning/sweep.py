@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from data.classification import TaskData
 from data.corpus import DOCSTRINGS
 from data.storage import fetch, remove, shown, sizes
-from data.classification import TaskData
 from orchestration.cluster import Node
 from orchestration.config import Config
 from orchestration.progress import Update
