@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from data.config import UserError
-from model.classifier import label_texts, load_classifier
-from orchestration.predict import check, predict
+from model.heads.loading import load_head
+from orchestration.inference import load
+from orchestration.predict import answer_texts, predict
 
 WORDS = ["the", "a", "of", "to", "court", "law", "cell", "gene", "goal", "team", "song", "film", "rain", "good", "new"]
 LABELS = ["law", "biology", "sport"]
@@ -79,14 +80,13 @@ def test_every_line_has_its_answer_and_equals_transformers(ray_4_cpus, classifie
 
 
 def test_labels_do_not_depend_on_the_neighbours(classifier):
-    loaded = load_classifier(classifier)
-    texts = make_texts(700)
-    answers = label_texts(loaded, texts, "cpu")
-    assert label_texts(loaded, texts, "cpu") == answers
-    assert label_texts(loaded, [], "cpu") == []
-    backwards = label_texts(loaded, texts[::-1], "cpu")[::-1]
-    assert [a.label for a in backwards] == [a.label for a in answers]
-    assert [a.score for a in backwards] == pytest.approx([a.score for a in answers], abs=2e-6)
+    loaded = load(*load_head(classifier), classifier)
+    texts = [(text,) for text in make_texts(700)]
+    answers = answer_texts(loaded, texts, "cpu")
+    assert answer_texts(loaded, texts, "cpu") == answers
+    backwards = answer_texts(loaded, texts[::-1], "cpu")[::-1]
+    assert [a["label"] for a in backwards] == [a["label"] for a in answers]
+    assert [a["score"] for a in backwards] == pytest.approx([a["score"] for a in answers], abs=2e-6)
 
 
 def test_what_cannot_be_read_gets_an_error_line(ray_4_cpus, classifier, tmp_path):
@@ -126,11 +126,11 @@ def change_config(folder: Path, **values: object) -> None:
         (lambda f: (f / "config.json").write_text("{"), "config.json cannot be read"),
         (lambda f: change_config(f, architectures=["BertForMaskedLM"]), "cloze sweep"),
         (lambda f: change_config(f, architectures=None), "names no architecture"),
-        (lambda f: change_config(f, problem_type="regression"), "regression is not read"),
-        (lambda f: change_config(f, model_type="unheard"), "cannot be loaded"),
+        (lambda f: change_config(f, problem_type="regression"), "weights are missing or misshapen"),
+        (lambda f: change_config(f, model_type="unheard"), "unheard"),
         (lambda f: (f / "model.safetensors").unlink(), "holds no weights"),
         (lambda f: (f / "model.safetensors").write_bytes(b"\0" * 100), "cannot be loaded"),
-        (lambda f: change_config(f, num_hidden_layers=2), "weights are missing"),
+        (lambda f: change_config(f, num_hidden_layers=2), "not a whole encoder"),
         (pickle_weights, "pickle"),
         (lambda f: [p.unlink() for p in f.glob("tokenizer*")], "no tokenizer"),
     ],
