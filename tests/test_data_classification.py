@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from data.config import Tokenizer, UserError
 from data.classification import TaskData, load_task, tokenise
+from data.config import Tokenizer, UserError
 from data.tokenizer import load_tokenizer, save_tokenizer
 from data.vocabulary import count_words, train_tokenizer
 
