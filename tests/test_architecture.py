@@ -30,6 +30,7 @@ WITHOUT_RAY = (
     *(name for name in FILES if name.startswith("data.") and name not in WITH_RAY),
     *(f"orchestration.{name}" for name in ("config", "recipe", "plan", "progress", "metrics", "schedule")),
     *(f"orchestration.{name}" for name in ("steps", "engine", "checkpoint", "run", "clock", "pulse", "status")),
+    *(f"orchestration.{name}" for name in ("fill", "inference", "output", "places", "terminal")),
     *(f"tuning.{name}" for name in ("config", "space", "scores", "leaderboard", "charts", "report")),
     *(name for name in FILES if name.startswith("model.")),
 )
