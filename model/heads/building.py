@@ -68,6 +68,8 @@ def build_head(
     do not fit the kind, the mode leaves nothing to train, or `top_k` is more than the encoder has.
     """
     check_labels(head, labels)
+    if head.kind == "multiple_choice" and not num_choices:
+        raise ValueError("multiple_choice: num_choices, the number of choices of a unit, is not given")
     config = check_folder(folder, pickled)
     model, new = make_model(folder, config, head, labels, seed, pickled)
     generator = torch.Generator().manual_seed(seed)
