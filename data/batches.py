@@ -13,6 +13,8 @@ of sentence pairs also
 and of packed documents also
     document_ids     (B, T) int64   number of the document within the row, -1 on padding: attention stays inside each
     position_ids     (B, T) int64   position within the document
+and for objectives that sample tokens
+    draws            (B, T) float32 uniform in [0, 1), of each token
 """
 
 from collections.abc import Iterator
@@ -23,7 +25,7 @@ import pyarrow as pa
 
 from data.masking import IGNORED
 
-WIDE = ("input_ids", "labels", "segments")  # (n, L) columns of a Part
+WIDE = ("input_ids", "labels", "segments", "draws")  # (n, L) columns of a Part
 NARROW = ("step", "row_ids", "lengths", "pair_labels")  # (n,)
 PAIRS = ("next_sentence", "sentence_order")  # packings whose segments are those of a pair
 
@@ -52,6 +54,8 @@ class Part:
     """(n, L) int16: document or segment of each token; None where the model is not to know."""
     pair_labels: np.ndarray | None = None
     """(n,) int8, of pairs only."""
+    draws: np.ndarray | None = None
+    """(n, L) float32, for objectives that sample tokens."""
 
 
 def encode(part: Part) -> bytes:
@@ -114,6 +118,9 @@ def micro_batches(
             segments = np.zeros((micro_batch, width), dtype=np.int64)
             segments[: len(chosen)] = part.segments[chosen, :width]
             batch |= _pairs(part, chosen, segments) if part.pair_labels is not None else _documents(segments, lengths)
+        if part.draws is not None:
+            batch["draws"] = np.zeros((micro_batch, width), dtype=np.float32)
+            batch["draws"][: len(chosen)] = part.draws[chosen, :width]
         batches.append(batch)
     return batches
 

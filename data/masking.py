@@ -26,7 +26,7 @@ from data.config import Masking
 from data.philox import draws, draws_at
 
 IGNORED = -100  # label of a position that is no target; torch's cross-entropy leaves it out by default
-_ORDER, _TREATMENT, _SUBSTITUTE, _LENGTH = range(4)  # purposes of draws: changing one changes every run
+_ORDER, _TREATMENT, _SUBSTITUTE, _LENGTH, _SAMPLE = range(5)  # purposes of draws: changing one changes every run
 _PLACE_BITS = 20  # of a sort key: rows are shorter than 2^20 tokens
 _LAST = np.iinfo(np.int64).max  # sort key of what is never chosen
 PIECE_TOKENS = 131_072  # masked at once: with 2 million the arrays leave the cache, and whole words take thrice as long
@@ -99,6 +99,14 @@ def mask_rows(
         rows, places, origins = _choose_runs(words, budget, lot, _run_lengths(masking), seed, visits, row_ids)
         treated_as = origins if masking.strategy == "span" else places
     return _replace(input_ids, rows, places, treated_as, seed, visits, row_ids, masking, special, vocabulary.mask_id)
+
+
+def token_draws(row_ids: np.ndarray, visits: np.ndarray, tokens: int, seed: int) -> np.ndarray:
+    """A uniform number in [0, 1) for each token, rows (B,) and visits (B,) as for masks -> (B, tokens) float32.
+
+    A generator's samples are drawn by it, so that they too depend on nothing but (seed, visit, row).
+    """
+    return (draws(seed, visits, row_ids, tokens, _SAMPLE) >> 8).astype(np.float32) * np.float32(2**-24)
 
 
 def _lowest(lot: np.ndarray, maskable: np.ndarray, budget: np.ndarray) -> np.ndarray:

@@ -1,169 +1,209 @@
-"""Files of labelled texts (or the built-in task) -> texts and integer labels, and their tokens.
+"""The task section -> training, validation and test examples that fit together, of any kind.
 
-In: CSV, TSV, JSONL or Parquet files with a text and a label column; "docstrings" stands for the built-in task.
-Out: `TaskData` with the labels in a stable order; padded token arrays. What is wrong with a file is a UserError.
+In: files of labelled examples, or "docstrings", the built-in task. Out: `TaskData`, with labels in a stable order.
+Whatever is wrong with the files is a UserError, one line per fault, before anything starts. How one file is read is
+data/labelled.py's.
 """
 
-from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from data import docstrings
-from data.config import UserError
+from data.config import Task, UserError
 from data.corpus import DOCSTRINGS
-from data.formats import COMPRESSED, SUFFIXES, format_of, read_records
-from data.lines import clean
+from data.examples import NO_ANSWER, Examples, TaskData
+from data.formats import format_of, read_records
+from data.labelled import read_examples
 from data.records import Bad
-from data.tokenizer import load_tokenizer
+from data.schemes import breaks_of, detect_scheme, letters_of, repair
 
 NAMED = 5  # values named in a message before it says "..."
 
 
-@dataclass(frozen=True)
-class Split:
-    """Labelled texts: `labels` (N,) int64 are places in TaskData.labels."""
-
-    texts: list[str]
-    labels: np.ndarray
-    num_blank: int = 0
-    """Examples left out because their text is blank."""
-
-
-@dataclass(frozen=True)
-class TaskData:
-    """A classification task; `labels` are the names, sorted, so that a label's number does not depend on file order."""
-
-    labels: list[str]
-    train: Split
-    validation: Split
-    test: Split | None
-
-
 def load_task(
-    train: str,
-    validation: str | None,
-    test: str | None,
-    text: str,
-    label: str,
+    task: Task,
+    kind: str,
     seed: int,
-    train_size: int | None,
     cache: Path,
     progress: Callable[[str, float | None], None],
     run: str = "cloze",
+    loss: str = "in_batch",
 ) -> TaskData:
-    """Read a task. Labels are the texts of the label column, named by the training file before `train_size` cuts it.
+    """Read a task of a head's kind; `loss` is an embedding head's. Labels are those of the whole training file.
 
-    `train_size` keeps the first n training examples of a shuffle by `seed`. Raises UserError, one line per fault: file
-    missing or empty, column missing, examples unreadable or without a label, one label only, a label that the
+    task.train_size keeps the first n training examples of a shuffle by `seed`. Raises UserError, one line per fault: a
+    file missing, empty or unreadable, a column missing, examples that cannot be used, one label only, a label that the
     training file has not.
     """
-    files: dict[str, str | None] = {"train": train, "validation": validation, "test": test}
-    if train == DOCSTRINGS:
-        built_in = {split: str(path) for split, path in docstrings.docstring_task(cache, progress, run=run).items()}
-        files = {split: built_in[split] if split == "train" else files[split] or built_in[split] for split in files}
-        text, label = "text", "label"
-    read: dict[str, tuple[list[str], list[str], int]] = {}
-    faults: list[str] = []
-    for split, file in files.items():
-        if file is not None:
-            progress(f"task: reading {split}", None)
-            try:
-                read[split] = _read(f"task.{split}={file}", file, text, label)
-            except UserError as error:
-                faults.append(str(error))
+    files: dict[str, str | None] = {"train": task.train, "validation": task.validation, "test": task.test}
+    if task.train == DOCSTRINGS:
+        if kind != "classification":
+            raise UserError(f"task.train=docstrings: the built-in task is of kind classification, head.kind is {kind}; "
+                            f"give task.train=FILE")  # fmt: skip
+        built_in = docstrings.docstring_task(cache, progress, run=run)
+        for split, path in built_in.items():
+            files[split] = str(path) if split == "train" else files[split] or str(path)
+        task = Task(**{**task.model_dump(), "text": "text", "label": "label", "text_pair": None})
+    keys = {split: f"task.{split}={file}" for split, file in files.items() if file is not None}
+    passages = None
+    if task.passages is not None and kind == "embedding":
+        progress("task: reading passages", None)
+        passages = _read_passages(task.passages)
+    splits: dict[str, Examples] = {}
+    faults: dict[str, None] = {}
+    for split, key in keys.items():
+        progress(f"task: reading {split}", None)
+        try:
+            splits[split] = read_examples(key, str(files[split]), task, kind, loss, passages)
+        except UserError as error:
+            faults[str(error)] = None
     if faults:
         raise UserError("\n".join(faults))
-    labels = sorted(set(read["train"][1]))
-    if len(labels) < 2:
-        raise UserError(
-            f"task.train={files['train']}: its {len(read['train'][1])} examples all have the label {labels[0]!r} in "
-            f"column {label!r}; a classifier needs two or more, or another task.label=COLUMN"
-        )
-    splits = {split: _number(f"task.{split}={files[split]}", labels, *parts) for split, parts in read.items()}
-    whole = splits["train"]
-    if train_size is not None and train_size < len(whole.texts):
-        chosen = np.random.default_rng(seed).permutation(len(whole.texts))[:train_size]
-        splits["train"] = Split([whole.texts[i] for i in chosen], whole.labels[chosen], whole.num_blank)
-    return TaskData(labels, splits["train"], splits["validation"], splits.get("test"))
+    notes: list[str] = []
+    scheme = None
+    if kind == "tagging":
+        scheme = _scheme(task.scheme, keys["train"], splits["train"])
+        for split, examples in splits.items():
+            splits[split] = _repaired(keys[split], examples, scheme, notes)
+    labels = _label_names(kind, loss, keys, splits, task.label, notes)
+    _note_copies(keys, splits, notes)
+    train = splits["train"]
+    if task.train_size is not None and task.train_size < len(train):
+        chosen = np.random.default_rng(seed).permutation(len(train))[: task.train_size]
+        train = train.take(chosen.tolist())
+    return TaskData(kind, labels, scheme, train, splits["validation"], splits.get("test"), passages, tuple(notes))
 
 
-def _read(key: str, file: str, text: str, label: str) -> tuple[list[str], list[str], int]:
-    """Texts, labels (as written) and the number of blank texts of one file; `key` begins each message."""
-    path = Path(file).expanduser()
+def _read_passages(file: str) -> dict[str, str]:
+    """Texts by id. Raises UserError."""
+    key, path = f"task.passages={file}", Path(file).expanduser()
     format = format_of(path.name)
-    if not path.is_file():
-        raise UserError(f"{key}: no such file; correct the path")
-    if format is None or format == "text":
-        known = " ".join(suffix for suffix, name in SUFFIXES.items() if name != "text")
-        raise UserError(f"{key}: its suffix tells no format; give one of {known}, also with {' '.join(COMPRESSED)}")
-    texts: list[str] = []
-    labels: list[str] = []
-    num_blank = 0
-    bads: list[str] = []
-    try:
-        for record in read_records(str(path), format, (text, label)):
-            place = f"{file}:{record.line}"
-            fault = str(record) if isinstance(record, Bad) else _fault(place, record.values, text, label)
-            if fault is not None:
-                bads.append(fault)
-            elif record.values[0] is None or not record.values[0].strip():  # type: ignore[union-attr]
-                num_blank += 1
-            else:
-                texts.append(record.values[0].strip())  # type: ignore[union-attr]
-                labels.append(_name(record.values[1]))  # type: ignore[union-attr]
-    except UserError as error:
-        raise UserError(f"{error}; name them with task.text=COLUMN and task.label=COLUMN") from None
-    if bads:
-        raise UserError(f"{key}: {len(bads)} examples cannot be used, first {bads[0]}; repair or remove them")
-    if not texts:
-        blank = f" ({num_blank} with a blank text)" if num_blank else ""
-        raise UserError(f"{key}: holds no examples{blank}; give a file with texts and labels")
-    return texts, labels, num_blank
+    if not path.is_file() or format is None or format == "text":
+        raise UserError(f"{key}: {'no such file' if not path.is_file() else 'its suffix tells no format'}; give a CSV, "
+                        f"TSV, JSONL, Parquet or Arrow file with the columns id and text")  # fmt: skip
+    passages: dict[str, str] = {}
+    faults: list[str] = []
+    for record in read_records(str(path), format, ("id", "text")):
+        if isinstance(record, Bad):
+            faults.append(str(record))
+            continue
+        number, text = record.values
+        number = str(int(number)) if isinstance(number, float) and number.is_integer() else str(number or "").strip()
+        if not number or not isinstance(text, str) or not text.strip():
+            faults.append(f"{file}:{record.line}: no {'text' if number else 'id'}")
+        elif passages.setdefault(number, text.strip()) != text.strip():
+            faults.append(f"{file}:{record.line}: another text for the id {number!r}")
+    if faults:
+        raise UserError(f"{key}: {len(faults)} passages cannot be used, first {faults[0]}; repair or remove them")
+    if not passages:
+        raise UserError(f"{key}: holds no passages; give a file with the columns id and text")
+    return passages
 
 
-def _fault(place: str, values: tuple[object, ...], text: str, label: str) -> str | None:
-    """What is wrong with one example, None if nothing is. A blank text is no fault."""
-    if values[0] is not None and not isinstance(values[0], str):
-        return f"{place}: {text} is {type(values[0]).__name__}, not text"
-    if isinstance(values[0], str) and clean(values[0]) is None:
-        return f"{place}: {text} is not valid UTF-8"
-    if isinstance(values[1], dict | list):
-        return f"{place}: {label} is {type(values[1]).__name__}, not one label"
-    if (values[1] is None or not str(values[1]).strip() or values[1] != values[1]) and str(values[0] or "").strip():
-        return f"{place}: no {label}"
-    return None
-
-
-def _name(label: object) -> str:
-    """A label as its name: 3.0 (a column that held nulls somewhere becomes float) and 3 are one label."""
-    return str(int(label)) if isinstance(label, float) and label.is_integer() else str(label).strip()
-
-
-def _number(key: str, labels: list[str], texts: list[str], names: list[str], num_blank: int) -> Split:
-    places = {label: i for i, label in enumerate(labels)}
-    unknown = Counter(name for name in names if name not in places)
-    if unknown:
-        named = ", ".join(repr(name) for name in sorted(unknown)[:NAMED]) + (", ..." if len(unknown) > NAMED else "")
-        known = ", ".join(repr(name) for name in labels[:NAMED]) + (", ..." if len(labels) > NAMED else "")
-        raise UserError(
-            f"{key}: {unknown.total()} examples have labels that task.train has not: {named} (it has {known}); "
-            f"add examples of them to the training file or remove these"
+def _scheme(given: str | None, key: str, train: Examples) -> str | None:
+    """How tags mark entities, None where they mark none. Raises UserError where they cannot be of the scheme given."""
+    sentences: list[list[str]] = train.targets or []
+    if given is None or given == "io":
+        return given or detect_scheme(sentences)
+    if detect_scheme(sentences) is None:
+        plain = sorted(
+            {tag for tags in sentences for tag in tags if tag != "O" and "-" not in tag and tag not in "BIES"}
         )
-    return Split(texts, np.array([places[name] for name in names], np.int64), num_blank)
+        if plain:
+            raise UserError(
+                f"task.scheme={given}: tags of {key} begin with no letter of a scheme: {_named(plain)}; leave it out "
+                f"where tags mark no entities"
+            )
+    return given
 
 
-def tokenise(texts: Sequence[str], tokenizer_folder: str | Path, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Token ids of texts with special tokens, cut to `length`: ids (N, T) int32 padded with the pad id, lengths (N,).
+def _repaired(key: str, examples: Examples, scheme: str | None, notes: list[str]) -> Examples:
+    """Examples whose tags keep to the scheme, by the rule of data/schemes.py."""
+    if scheme is None or examples.targets is None:
+        return examples
+    broken = [breaks_of(tags, scheme) for tags in examples.targets]
+    first = next((i for i, places in enumerate(broken) if places), None)
+    if first is None:
+        return examples
+    tags, at = examples.targets[first], broken[first][0]
+    before = f"behind {tags[at - 1]}" if at else "at the beginning"
+    place = examples.places[first] if examples.places else ""
+    notes.append(
+        f"{key}: {sum(map(len, broken))} tags in {sum(map(bool, broken))} sentences break the scheme {scheme}, first "
+        f"{place} word {at + 1}: {tags[at]} {before}; read as conlleval reads them"
+    )
+    letters = letters_of(examples.targets)
+    targets = [repair(tags, scheme, letters) if at else tags for tags, at in zip(examples.targets, broken, strict=True)]
+    return replace(examples, targets=targets)
 
-    T is the longest text's, at most `length`.
-    """
-    tokenizer = load_tokenizer(tokenizer_folder)
-    encoded = tokenizer(list(texts), truncation=True, max_length=length, return_attention_mask=False)["input_ids"]
-    lengths = np.array([len(ids) for ids in encoded], np.int32)
-    padded = np.full((len(texts), lengths.max(initial=1)), tokenizer.pad_token_id, np.int32)
-    for row, ids in zip(padded, encoded, strict=True):
-        row[: len(ids)] = ids
-    return padded, lengths
+
+def _names(kind: str, target: Any) -> Iterable[str]:
+    """The labels in one target."""
+    return (target,) if kind == "classification" else target
+
+
+def _label_names(
+    kind: str, loss: str, keys: dict[str, str], splits: dict[str, Examples], column: str, notes: list[str]
+) -> list[str]:
+    """The labels of a task (see TaskData), of which no split may hold others. Raises UserError."""
+    if kind == "answering":
+        return _answer_labels(keys, splits, notes)
+    kind = "classification" if kind == "embedding" and loss == "softmax" else kind
+    targets = {split: examples.targets or [] for split, examples in splits.items()}
+    if kind == "regression" and len(set(targets["train"])) == 1:
+        notes.append(f"{keys['train']}: {column} is {targets['train'][0]:g} in all examples: there is nothing to learn")
+    if kind not in ("classification", "multi_label", "tagging"):
+        return []
+    labels = sorted({name for target in targets["train"] for name in _names(kind, target)})
+    least = 1 if kind == "multi_label" else 2
+    if len(labels) < least:
+        needs = {"classification": "a classifier needs two or more", "multi_label": "a head needs one or more"}
+        what = f"all have the label {labels[0]!r}" if labels else "have no label at all"
+        raise UserError(
+            f"{keys['train']}: its {len(targets['train'])} examples {what} in column {column!r}; "
+            f"{needs.get(kind, 'a tagger needs two or more')}, or another task.label=COLUMN"
+        )
+    faults: list[str] = []
+    for split, key in keys.items():
+        unknown = [sorted(set(_names(kind, target)) - set(labels)) for target in targets[split]]
+        if number := sum(map(bool, unknown)):
+            names = sorted({name for some in unknown for name in some})
+            faults.append(
+                f"{key}: {number} examples have labels that task.train has not: {_named(names)} (it has "
+                f"{_named(labels)}); add examples of them to the training file or remove these"
+            )
+    if faults:
+        raise UserError("\n".join(faults))
+    return labels
+
+
+def _answer_labels(keys: dict[str, str], splits: dict[str, Examples], notes: list[str]) -> list[str]:
+    lacking = {split: sum(not answers for answers in examples.targets or []) for split, examples in splits.items()}
+    if lacking["train"] == len(splits["train"]):
+        raise UserError(f"{keys['train']}: none of its {len(splits['train'])} questions has an answer; give others")
+    for split, number in lacking.items():
+        if number and not lacking["train"]:
+            notes.append(f"{keys[split]}: {number} questions have no answer, in training all have: each will get one")
+    return [NO_ANSWER] if lacking["train"] else []
+
+
+def _note_copies(keys: dict[str, str], splits: dict[str, Examples], notes: list[str]) -> None:
+    """Count the examples that stand in the training file too."""
+    known = set(_texts_of(splits["train"]))
+    for split in ("validation", "test"):
+        if split in splits and (number := sum(texts in known for texts in _texts_of(splits[split]))):
+            of = len(splits[split])
+            notes.append(f"{keys[split]}: {number} of {of} examples stand in task.train too; they tell little")
+
+
+def _texts_of(examples: Examples) -> list[tuple[Any, ...]]:
+    columns = [column for column in (examples.texts, examples.pairs, examples.choices) if column is not None]
+    return [tuple(tuple(c) if isinstance(c, list) else c for c in texts) for texts in zip(*columns, strict=True)]
+
+
+def _named(names: Sequence[str]) -> str:
+    return ", ".join(repr(name) for name in names[:NAMED]) + (", ..." if len(names) > NAMED else "")

@@ -69,16 +69,16 @@ def encoder_config(encoder: Encoder, tokenizer: Tokenizer) -> PretrainedConfig:
 
 
 def build_encoder(
-    encoder: Encoder, tokenizer: Tokenizer, seed: int, head: Literal["MaskedLM", "PreTraining"] = "MaskedLM"
+    encoder: Encoder, tokenizer: Tokenizer, seed: int, head: Literal["MaskedLM", "PreTraining"] | None = "MaskedLM"
 ) -> tuple[PreTrainedModel, Report | None]:
     """A model in fp32 on the CPU: weights drawn from `seed`, or those of the folder `encoder.init` and a report.
 
-    `head`: which of the family's classes. Raises ValueError where the family has no such class, or the folder is not
-    whole or has fewer tokens than the tokenizer.
+    `head`: which of the family's classes; None: the encoder alone. Raises ValueError where the family has no such
+    class, or the folder is not whole or has fewer tokens than the tokenizer.
     """
     folder = encoder.init
     config = encoder_config(encoder, tokenizer) if folder is None else check_folder(folder, encoder.pickled)
-    model_class = class_of(family_of(config), f"For{head}")
+    model_class = class_of(family_of(config), f"For{head}" if head else "Model")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if folder is None:
@@ -110,6 +110,20 @@ def load_weights(
         raise ValueError(f"{folder}: not a whole encoder: weights missing or misshapen: {', '.join(lost[:3])}")
     names = set(model.state_dict())
     return model, Report(len(names) - len(new), tuple(new), tuple(sorted(found["unexpected_keys"])))
+
+
+def draw_weights(module: torch.nn.Module, config: PretrainedConfig, seed: int) -> None:
+    """Fill a new head in place: normal matrices, zero biases, LayerNorms of one, as all families' own heads begin.
+
+    Source: BERT's public code, initializer_range 0.02.
+    """
+    draw = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(0.0, config.initializer_range, generator=draw)
+            else:
+                parameter.fill_(0.0 if name.endswith("bias") else 1.0)
 
 
 def class_of(family: Family, suffix: str) -> Any:

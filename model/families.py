@@ -48,12 +48,28 @@ class Family:
     positions_behind_padding: bool = False
     """Position ids begin behind the padding id, so that many rows of the position table are never used.
     Source: transformers, create_position_ids_from_input_ids in modeling_roberta.py."""
+    window: str | None = None
+    """Config name of how far its local layers attend to either side; None: all layers attend to the whole row."""
     pair_objectives: tuple[str, ...] = ()
     """Objectives on sentence pairs that <prefix>ForPreTraining is the model of."""
-    discriminates: bool = False
-    """Whether it has a discriminator (replaced-token detection)."""
+    pair_head: Callable[[Any, Tensor], Tensor] | None = None
+    """(<prefix>ForPreTraining, pooled first tokens (B, D)) -> logits (B, 2): in order, not in order."""
+    discriminator: str | None = None
+    """Suffix of the class that replaced-token detection trains; None: the family has no such training."""
+    discriminator_head: Callable[[Any, Tensor], Tensor] | None = None
+    """(discriminator, hidden states (B, T, D)) -> logits (B, T); None: its class has none, see replaced.py."""
+    generator_scales: tuple[str, ...] = ()
+    """Encoder fields that are smaller in the generator of replaced-token detection."""
+    embedding_sharing: str = "shared"
+    """How discriminator and generator share embeddings: shared, or disentangled."""
     pooler: str | None = None
     """The encoder's own pooler of the first token (part of a head, never of the encoder)."""
+    names_in: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """model_type of another family -> {module here: module there} with equal weights; "{}" is a layer's number."""
+    feed_forward_matrices: int = 2
+    """Matrices of width x intermediate_size in a layer."""
+    other_multiplies: Callable[[Any], int] = lambda config: 0
+    """(config) -> multiply-adds of one forward pass per token, beside those of all families' layers."""
     pool: Callable[[Any, Tensor], Tensor] | None = None
     """(encoder, hidden states (B, T, D)) -> (B, D): what that pooler makes of them."""
     pooling_setting: str | None = None
@@ -62,6 +78,11 @@ class Family:
     """Whether its own heads on tokens have a dense layer before the last matrix."""
     final_norm: str | None = None
     """The norm behind the last layer, where it is not part of that layer."""
+
+    @property
+    def discriminates(self) -> bool:
+        """Whether it has a discriminator (replaced-token detection)."""
+        return self.discriminator is not None
 
     def unused_positions(self, pad_id: int) -> int:
         """Rows of the position table before the first that is used."""
@@ -100,6 +121,48 @@ def _modernbert(model: Any, hidden: Tensor) -> Tensor:
     return model.decoder(model.head(hidden))
 
 
+def _bert_pairs(model: Any, pooled: Tensor) -> Tensor:
+    return model.cls.seq_relationship(pooled)
+
+
+def _albert_pairs(model: Any, pooled: Tensor) -> Tensor:
+    return model.sop_classifier(pooled)
+
+
+def _electra_discriminator(model: Any, hidden: Tensor) -> Tensor:
+    return model.discriminator_predictions(hidden)
+
+
+def _factored(config: Any) -> int:
+    """Embeddings that are narrower than the encoder are projected; ALBERT has the matrix in any case."""
+    equal = config.embedding_size == config.hidden_size and config.model_type != "albert"
+    return 0 if equal else config.embedding_size * config.hidden_size
+
+
+def _disentangled(config: Any) -> int:
+    """Each query and key meets 2k relative positions; version 2's convolution. What is projected once for a whole
+    batch, the relative positions themselves, is left out. Source: arXiv:2006.03654 section 3.1."""
+    positions = 2 * config.num_hidden_layers * 2 * config.position_buckets * config.hidden_size
+    return positions + getattr(config, "conv_kernel_size", 0) * config.hidden_size**2
+
+
+# DistilBERT's layers are BERT's under other names. Source: transformers' research project "distillation",
+# extract_distilbert.py.
+DISTILBERT_IN_BERT = {
+    "distilbert.embeddings": "bert.embeddings",
+    "distilbert.transformer.layer.{}.attention.q_lin": "bert.encoder.layer.{}.attention.self.query",
+    "distilbert.transformer.layer.{}.attention.k_lin": "bert.encoder.layer.{}.attention.self.key",
+    "distilbert.transformer.layer.{}.attention.v_lin": "bert.encoder.layer.{}.attention.self.value",
+    "distilbert.transformer.layer.{}.attention.out_lin": "bert.encoder.layer.{}.attention.output.dense",
+    "distilbert.transformer.layer.{}.sa_layer_norm": "bert.encoder.layer.{}.attention.output.LayerNorm",
+    "distilbert.transformer.layer.{}.ffn.lin1": "bert.encoder.layer.{}.intermediate.dense",
+    "distilbert.transformer.layer.{}.ffn.lin2": "bert.encoder.layer.{}.output.dense",
+    "distilbert.transformer.layer.{}.output_layer_norm": "bert.encoder.layer.{}.output.LayerNorm",
+    "vocab_transform": "cls.predictions.transform.dense",
+    "vocab_layer_norm": "cls.predictions.transform.LayerNorm",
+    "vocab_projector": "cls.predictions.decoder",
+}
+
 DEBERTA_V2 = Family(
     model_type="deberta-v2",
     prefix="DebertaV2",
@@ -113,6 +176,7 @@ DEBERTA_V2 = Family(
         "layer_norm_eps": 1e-7, "conv_kernel_size": 3, "conv_act": "gelu",
     },
     packs=False,
+    other_multiplies=_disentangled,
 )  # fmt: skip
 
 FAMILIES: dict[str, Family] = {
@@ -124,6 +188,7 @@ FAMILIES: dict[str, Family] = {
         layers="encoder.layer",
         segments=True,
         pair_objectives=("mlm_nsp", "mlm_sop"),
+        pair_head=_bert_pairs,
         pooler="pooler",
         pool=_pool,
     ),
@@ -145,11 +210,16 @@ FAMILIES: dict[str, Family] = {
         source="ALBERT, arXiv:1909.11942",
         masked_lm_head=_albert,
         layers="encoder.albert_layer_groups",  # one group by default: its layers share their weights
-        names={**BERT_NAMES, "embedding_size": ("embedding_size",)},
+        names={
+            **BERT_NAMES, "embedding_size": ("embedding_size",),
+            "dropout": ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout_prob"),
+        },
         ids=BEGIN_AND_END,
         segments=True,
         pair_objectives=("mlm_sop", "mlm_nsp"),
+        pair_head=_albert_pairs,
         pooler="pooler",
+        other_multiplies=_factored,
         pool=_pool_albert,
     ),
     "electra": Family(
@@ -160,7 +230,10 @@ FAMILIES: dict[str, Family] = {
         layers="encoder.layer",
         names={**BERT_NAMES, "embedding_size": ("embedding_size",)},
         segments=True,
-        discriminates=True,
+        discriminator="ForPreTraining",
+        discriminator_head=_electra_discriminator,
+        generator_scales=("hidden_size", "num_attention_heads", "intermediate_size"),
+        other_multiplies=_factored,
     ),
     "deberta-v2": DEBERTA_V2,
     # Version 3 is version 2 without the convolution, trained by replaced-token detection. Source: arXiv:2111.09543.
@@ -168,7 +241,9 @@ FAMILIES: dict[str, Family] = {
         DEBERTA_V2,
         source="DeBERTa-v3, arXiv:2111.09543",
         fixed={name: value for name, value in DEBERTA_V2.fixed.items() if not name.startswith("conv_")},
-        discriminates=True,
+        discriminator="Model",
+        generator_scales=("num_hidden_layers",),
+        embedding_sharing="disentangled",
     ),
     "distilbert": Family(
         model_type="distilbert",
@@ -181,6 +256,7 @@ FAMILIES: dict[str, Family] = {
             "intermediate_size": ("hidden_dim",), "max_position_embeddings": ("max_position_embeddings",),
             "dropout": ("dropout", "attention_dropout"),
         },
+        names_in={"bert": DISTILBERT_IN_BERT},
     ),
     "modernbert": Family(
         model_type="modernbert",
@@ -193,6 +269,8 @@ FAMILIES: dict[str, Family] = {
         final_norm="final_norm",
         names={**BERT_NAMES, "dropout": ("embedding_dropout", "mlp_dropout", "attention_dropout")},
         ids={**BEGIN_AND_END, "cls_token_id": "cls_id", "sep_token_id": "sep_id"},
+        window="sliding_window",
+        feed_forward_matrices=3,  # its feed-forward layer is gated
     ),
 }  # fmt: skip
 
@@ -219,3 +297,8 @@ def setting(config: Any, name: str) -> Any:
 def longest_row(config: Any) -> int:
     """Most tokens that an encoder with this config reads at once."""
     return config.max_position_embeddings - family_of(config).unused_positions(config.pad_token_id or 0)
+
+
+def embedding_width(config: Any) -> int:
+    """Width of the embeddings, which the output projection shares."""
+    return setting(config, "embedding_size" if "embedding_size" in family_of(config).names else "hidden_size")

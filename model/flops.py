@@ -4,11 +4,13 @@ In: an encoder's shape and a step's counts; a device. Out: numbers for model FLO
 """
 
 import time
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
 
-from model.families import setting
+from model.families import embedding_width, family_of, setting
 
 # Dense bf16 operations per second by words of the device's name; the first entry whose words all stand in it counts.
 # Source: https://www.nvidia.com/en-us/data-center/ (h200, h100, a100, l40s, l4, products/a10-gpu); where a data sheet
@@ -32,20 +34,28 @@ def encoder_flops(config: Any, tokens: float, row_tokens: float) -> float:
     """Operations of one forward pass of an encoder over `tokens` that are not padding.
 
     `config`: transformers'; `row_tokens`: mean tokens of a row. A multiply-add is 2 operations. Per token and layer:
-    4 D^2 for query, key, value and output, 2 D I for the feed-forward layer, 2 T D for attention over a row of T
-    tokens. Looking up embeddings multiplies nothing; padding is not the model's work, and recomputed activations count
+    4 D^2 for query, key, value and output, 2 D I for the feed-forward layer (3 D I where it is gated), 2 T D for
+    attention over a row of T tokens (also where a layer attends to a part of them only); per token what the family
+    adds. Looking up embeddings multiplies nothing; padding is not the model's work, and recomputed activations count
     once. Source: PaLM, arXiv:2204.02311 appendix B.
     """
     width, layers, feed_forward = (
         setting(config, name) for name in ("hidden_size", "num_hidden_layers", "intermediate_size")
     )
-    return 2 * tokens * layers * width * (4 * width + 2 * feed_forward + 2 * row_tokens)
+    family = family_of(config)
+    layer = width * (4 * width + family.feed_forward_matrices * feed_forward + 2 * row_tokens)
+    return 2 * tokens * (layers * layer + family.other_multiplies(config))
 
 
 def masked_head_flops(config: Any, targets: float) -> float:
-    """Operations of one forward pass of the masked-LM head at `targets` positions: D^2 + D V multiply-adds each."""
-    width = setting(config, "hidden_size")
-    return 2 * targets * width * (width + config.vocab_size)
+    """Operations of one forward pass of the masked-LM head at `targets` positions: D E + E V multiply-adds each, E the
+    width of the embeddings."""
+    return dense_flops(targets, (setting(config, "hidden_size"), embedding_width(config), config.vocab_size))
+
+
+def dense_flops(vectors: float, widths: Sequence[int]) -> float:
+    """Operations of one forward pass of `vectors` through matrices: widths (D, E, F) are a D x E and an E x F."""
+    return 2 * vectors * sum(inner * outer for inner, outer in pairwise(widths))
 
 
 def peak_flops(device: torch.device, bf16: bool) -> tuple[float, bool]:

@@ -38,7 +38,7 @@ def check_files(folder: Path, pickled: bool = False) -> dict[str, Any]:
             raise ValueError(
                 f"weights are pickled ({', '.join(pickles[:3])}), and a pickle can run any code when it is loaded; "
                 "save the model again with save_pretrained, which writes safetensors, or, where you trust the folder, "
-                "give pickled=true"
+                "give pickled=true (of cloze predict, embed and fill --allow-pickle)"
             )
         if not pickles:
             raise ValueError("it holds no weights (no *.safetensors)")

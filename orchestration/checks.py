@@ -10,11 +10,13 @@ from data.batches import PAIRS
 from data.config import UserError
 from data.corpus import find_files
 from data.prepare import check_segmenter
+from data.storage import place
 from data.store import Store
 from data.tokenizer import describe_tokenizer
 from model.config import Encoder
-from model.encoder import check_folder
-from model.families import FAMILIES, family_of, longest_row, setting
+from model.encoder import check_folder, encoder_config
+from model.families import FAMILIES, Family, family_of, longest_row, setting
+from model.objectives.catalogue import check_objective
 from orchestration import checkpoint
 from orchestration.config import PRETRAIN_SECTIONS, Config
 from orchestration.run import check_identity, check_storage, summary_of
@@ -25,34 +27,10 @@ def check(config: Config, run: Path) -> None:
     check_storage(config)
     find_files(config.corpus)
     check_identity(run, config, PRETRAIN_SECTIONS)
-    check_packing(config)
+    check_model(config)
     check_segmenter(config.rows)
-    vocabulary = None
     if config.tokenizer.path is not None:
-        vocabulary = describe_tokenizer(Path(config.tokenizer.path))["vocab_size"]
-    if config.encoder.init is not None:
-        try:
-            folder = check_folder(config.encoder.init, config.encoder.pickled)
-        except ValueError as error:
-            raise UserError(f"encoder.init={config.encoder.init}: {error}") from None
-        for field in family_of(folder).names:
-            given, there = getattr(config.encoder, field), setting(folder, field)
-            if field == "max_position_embeddings":
-                there = longest_row(folder)
-            if given not in (Encoder.model_fields[field].default, there):
-                raise UserError(f"encoder.{field}={given}: the folder in encoder.init has {there}; leave this key out")
-        if config.rows.packing in PAIRS and folder.type_vocab_size < 2:
-            raise UserError(
-                f"rows.packing={config.rows.packing}: encoder.init knows one segment; give full_sentences or document"
-            )
-        positions = longest_row(folder)
-        if config.rows.length > positions:
-            raise UserError(f"rows.length={config.rows.length}: encoder.init reads at most {positions} tokens")
-        if vocabulary is not None and folder.vocab_size < vocabulary:
-            raise UserError(
-                f"tokenizer.path={config.tokenizer.path}: it has {vocabulary} tokens, the encoder in encoder.init "
-                f"{folder.vocab_size}; give tokenizer.path={config.encoder.init}"
-            )
+        describe_tokenizer(Path(config.tokenizer.path))
     step, manifest, _ = checkpoint.newest(run)
     if manifest is not None and summary_of(run) is None:
         for key, old, new in (
@@ -63,9 +41,26 @@ def check(config: Config, run: Path) -> None:
                 raise UserError(f"{key}={new}: the checkpoint at step {step} was saved with {old}; give {key}={old}")
 
 
-def check_packing(config: Config) -> None:
-    """Raise UserError where the encoder's family cannot read the rows that are asked for."""
-    family, packing = FAMILIES[config.encoder.family], config.rows.packing
+def check_model(config: Config) -> None:
+    """Raise UserError where encoder, objective and rows do not go together, as far as files without weights tell."""
+    encoder, objective = config.encoder, config.objective
+    family = FAMILIES[encoder.family]
+    try:
+        check_objective(objective, encoder)
+        if encoder.init is None:
+            encoder_config(encoder, {"vocab_size": config.tokenizer.vocab_size, "pad_id": 0})
+        else:
+            family = _check_init(config)
+        if objective.teacher is not None:
+            check_folder(place(objective.teacher))
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    packing = config.rows.packing
+    if objective.packing not in (None, packing):
+        raise UserError(
+            f"objective.name={objective.name}: it guesses about pairs, rows.packing={packing} makes none; give "
+            f"rows.packing={objective.packing}"
+        )
     can_not = None
     if packing == "packed" and not family.packs:
         can_not = "keep attention and positions inside each of several documents"
@@ -73,9 +68,42 @@ def check_packing(config: Config) -> None:
         can_not = "tell two segments apart"
     if can_not:
         raise UserError(
-            f"rows.packing={packing}: a {config.encoder.family} encoder cannot {can_not}; give full_sentences, "
+            f"rows.packing={packing}: a {family.model_type} encoder cannot {can_not}; give full_sentences, "
             f"document or line, or another encoder.family"
         )
+
+
+def _check_init(config: Config) -> Family:
+    """The family of the folder in encoder.init. Raises ValueError, one line, where it does not fit the config."""
+    encoder = config.encoder
+    try:
+        folder = check_folder(place(str(encoder.init)), encoder.pickled)
+    except ValueError as error:
+        raise ValueError(f"encoder.init={encoder.init}: {error}") from None
+    family = family_of(folder)
+    if "family" in encoder.model_fields_set and FAMILIES[encoder.family].model_type != family.model_type:
+        raise ValueError(
+            f"encoder.family={encoder.family}: the folder in encoder.init is a {family.model_type} model; leave it out"
+        )
+    for field in family.names:
+        given, there = getattr(encoder, field), setting(folder, field)
+        if field == "max_position_embeddings":
+            there = longest_row(folder)
+        if given not in (Encoder.model_fields[field].default, there):
+            raise ValueError(f"encoder.{field}={given}: the folder in encoder.init has {there}; leave this key out")
+    if config.rows.packing in PAIRS and family.segments and folder.type_vocab_size < 2:
+        raise ValueError(
+            f"rows.packing={config.rows.packing}: encoder.init knows one segment; give full_sentences or document"
+        )
+    if config.rows.length > (positions := longest_row(folder)):
+        raise ValueError(f"rows.length={config.rows.length}: encoder.init reads at most {positions} tokens")
+    tokens = describe_tokenizer(Path(str(config.tokenizer.path)))["vocab_size"]
+    if folder.vocab_size < tokens:
+        raise ValueError(
+            f"tokenizer.path={config.tokenizer.path}: it has {tokens} tokens, the encoder in encoder.init "
+            f"{folder.vocab_size}; give tokenizer.path={encoder.init}"
+        )
+    return family
 
 
 def remarks(config: Config, store: Store) -> list[str]:

@@ -47,9 +47,15 @@ def parse_yaml(text: str, where: str) -> Any:
         raise UserError(f"{where}{place}: not valid YAML: {cause}; correct the file or the value") from None
 
 
+def shipped_recipes() -> dict[str, Path]:
+    """Files of the recipes that come with Cloze, by name: demo, claims/nsp_on, ..."""
+    files = sorted(RECIPES.rglob("*.yaml"), key=lambda path: (len(path.parts), path))
+    return {path.relative_to(RECIPES).with_suffix("").as_posix(): path for path in files}
+
+
 def recipe_path(recipe: str) -> Path:
     """Find a recipe by its shipped name or by path; raises UserError naming the shipped ones."""
-    shipped = {path.stem: path for path in sorted(RECIPES.glob("*.yaml"))}
+    shipped = shipped_recipes()
     if recipe in shipped:
         return shipped[recipe]
     if Path(recipe).is_file():

@@ -10,11 +10,10 @@ How it stays exact: a block holds one row, the encoded part, so Ray, which merge
 neither; with `preserve_order` and equal row counts the splitter deals them round-robin. Each part names its rank and
 steps, and the worker checks them.
 How it stays cheap: one execution for all epochs and evaluations (each new one would restart the executor behind a
-barrier), and a pacer that holds generation at most LOOKAHEAD_STEPS ahead: with output ready and nothing to do Ray's
+barrier), and a pacer that holds generation a few segments ahead: with output ready and nothing to do Ray's
 executor spins, up to half a core.
 """
 
-import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -27,13 +26,12 @@ from ray.train import DataConfig
 
 from data.batches import PAIRS, Part, encode
 from data.config import Masking
-from data.masking import Vocabulary, mask_rows, mlm_probability
+from data.masking import Vocabulary, mask_rows, mlm_probability, token_draws
 from data.order import Order, rank_rows
 from data.store import Store, TokenRows, open_store
 from orchestration import checkpoint
 
-SEGMENT_STEPS = 16
-LOOKAHEAD_STEPS = 3 * SEGMENT_STEPS  # at least one segment, else generation and training wait for each other
+SEGMENT_STEPS = 16  # of one part; LOOKAHEAD_STEPS are a multiple of it
 EVALUATION_VISIT = 2**32 - 1  # key of the masks of held-out rows: fixed, and no visit of training
 EVALUATION_ROWS = 4096  # held-out rows of one part
 
@@ -53,83 +51,13 @@ class Plan:
     masking: Masking
     weights: tuple[float, ...]
     """Visits of each source's rows per epoch."""
+    needs_draws: bool = False
+    """The objective samples tokens."""
 
     def evaluates_before(self, step: int) -> bool:
         """Whether held-out rows are evaluated before `step` is trained."""
         every = self.eval_every_steps
         return step in (0, self.steps) or (every is not None and step % every == 0)
-
-
-@ray.remote(num_cpus=0)
-class Pacer:
-    """The one meeting point of driver, workers and generation: the cursor, the step in work, the newest record."""
-
-    def __init__(self) -> None:
-        self._start = 0
-        self._generation = 0
-        self._step = 0
-        self._latest: dict[str, Any] = {}
-        self._failure: str | None = None
-        self._stopping = False
-        self._stopped: int | None = None
-        self._moved = asyncio.Event()
-
-    async def open(self, start: int) -> int:
-        """Begin a stream at `start`; streams opened before end. Returns the stream's number."""
-        self._generation += 1
-        self._start = self._step = start
-        self._moved.set()
-        return self._generation
-
-    async def start(self) -> int:
-        """The step at which the open stream began: the checkpoint that workers load."""
-        return self._start
-
-    async def wait(self, generation: int, step: int) -> bool:
-        """Return True when generation may make `step`, False when its stream is over."""
-        while self._is_open(generation) and step > self._step + LOOKAHEAD_STEPS:
-            self._moved.clear()
-            await self._moved.wait()
-        return self._is_open(generation)
-
-    def _is_open(self, generation: int) -> bool:
-        return generation == self._generation and self._stopped is None
-
-    async def begin(self, step: int, record: dict[str, Any]) -> bool:
-        """Rank 0 begins `step`; `record` is what the driver shows. Returns True where it is to save and stop."""
-        self._step = step
-        self._latest = record
-        self._moved.set()
-        return self._stopping
-
-    async def stop(self) -> None:
-        """The driver wants the workers to save and end."""
-        self._stopping = True
-
-    async def stopped(self, step: int) -> None:
-        """A rank saved the state before `step` and ends; generation ends too."""
-        self._stopped = step
-        self._moved.set()
-
-    async def stopped_at(self) -> int | None:
-        """What `stopped` was told."""
-        return self._stopped
-
-    async def restarts(self) -> int:
-        """How often the worker group was started again."""
-        return max(self._generation - 1, 0)
-
-    async def fail(self, cause: str) -> None:
-        """A failure that all ranks agree on and that a restart would meet again: the group ends without one."""
-        self._failure = cause
-
-    async def failure(self) -> str | None:
-        """What `fail` was told."""
-        return self._failure
-
-    async def latest(self) -> dict[str, Any]:
-        """The newest record of rank 0."""
-        return self._latest
 
 
 @lru_cache(maxsize=2)
@@ -217,11 +145,13 @@ def _parts(
             mine.input_ids, mine.word_starts, row_ids[places], visits[places], share, plan.seed, plan.masking,
             vocabulary,
         )  # fmt: skip
+        drawn = token_draws(row_ids[places], visits[places], inputs.shape[1], plan.seed) if plan.needs_draws else None
         yield Part(
             steps.evaluation, steps.first_step, steps.first_step + num_steps, rank, epoch, step, row_ids[places],
             mine.lengths, inputs, labels,
             segments=mine.segments if packing in (*PAIRS, "packed") else None,
             pair_labels=mine.labels if packing in PAIRS else None,
+            draws=drawn,
         )  # fmt: skip
 
 

@@ -30,6 +30,7 @@ from orchestration.config import Config
 from orchestration.plan import step_plan
 from orchestration.progress import Update
 from orchestration.run import cache_of
+from orchestration.weights import located
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +84,8 @@ def pretrain(
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     from orchestration.group import Collectives, WorkerGroup
-    from orchestration.stream import Pacer, Plan, Stream, order_of
+    from orchestration.pacer import Pacer
+    from orchestration.stream import Plan, Stream, order_of
     from orchestration.worker import Job, pretrain_worker
 
     for complaint in checkpoint.newest(run)[2]:
@@ -99,13 +101,14 @@ def pretrain(
         eval_every_steps=config.pretrain.eval_every_steps,
         masking=config.masking,
         weights=weights,
+        needs_draws=config.objective.needs_draws,
     )
     start = f"{config.name}-{os.getpid()}-{os.urandom(3).hex()}"
     # Named, as two runs may share a namespace; on the driver's own node, for it must not end with another.
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     pacer = Pacer.options(name=f"{start}-pacer", scheduling_strategy=here).remote()
     job = Job(
-        config=config,
+        config=located(config),
         run=str(run),
         tokenizer_folder=str(run / "tokenizer"),
         tokenizer=store.manifest["tokenizer"],
@@ -147,7 +150,8 @@ def pretrain(
     if failure := ray.get(pacer.failure.remote()):
         raise RuntimeError(failure)
     metrics.bring(run / "metrics.jsonl")
-    summary = summarise(config, run, store)
+    facts: Any = ray.get(pacer.facts.remote())
+    summary = {**summarise(config, run, store), **facts}
     write_json(run / "summary.json", summary)
     publish(run / "summary.json")
     last = {"step": summary["steps"], "loss": summary["loss"], "tokens_per_second": summary["tokens_per_second"]}
@@ -173,10 +177,10 @@ def summarise(config: Config, run: Path, store: Store) -> dict[str, Any]:
         "tokens_per_second": round(tokens / seconds, 1),
         "data_wait_fraction": sum(x["data_wait_fraction"] for x in steps) / len(steps),
         "loss": steps[-1]["loss"],
-        "eval_loss_before": first.get("eval_loss"),
-        "eval_loss_after": last.get("eval_loss"),
-        "eval_accuracy_before": first.get("eval_accuracy"),
-        "eval_accuracy_after": last.get("eval_accuracy"),
+        "eval_loss_before": None,
+        "eval_loss_after": None,
+        **{f"{key}_before": value for key, value in first.items() if key not in ("step", "eval_targets")},
+        **{f"{key}_after": value for key, value in last.items() if key not in ("step", "eval_targets")},
         "workers": config.scaling.workers,
         "zero_stage": config.zero.stage,
         "rows": store.train.num_rows,

@@ -7,7 +7,6 @@ come through `get_dataset_shard` and nowhere else. Nothing that is called below 
 """
 
 import json
-import logging
 import os
 import socket
 from collections.abc import Iterable, Iterator
@@ -37,8 +36,8 @@ from orchestration.journal import Journal
 from orchestration.schedule import learning_rate
 from orchestration.steps import Batch, evaluate, train_steps
 from orchestration.stream import parts_of
+from orchestration.weights import fetch_weights
 
-logger = logging.getLogger(__name__)
 # Of an evaluation's scores: what the model card shows in its own words, or not at all.
 KNOWN = ("loss", "targets")
 
@@ -73,9 +72,10 @@ def pretrain_worker(job: Job) -> None:
     share_cores(ray.train.get_context().get_local_world_size(), device)
     bf16 = uses_bf16(pretrain.precision, device)
 
-    objective, report = build_objective(config.objective, config.encoder, job.tokenizer, config.seed)
-    if report and rank == 0:
-        logger.info("encoder.init=%s: %s", config.encoder.init, "; ".join(report.lines()))
+    fetch_weights(config)
+    objective = build_objective(config.objective, config.encoder, job.tokenizer, config.seed)[0]
+    if rank == 0:
+        ray.get(job.pacer.tell.remote({"parameters": sum(p.numel() for p in objective.parameters())}))
     engine = DeepSpeedEngine(
         objective,
         stage=config.zero.stage,

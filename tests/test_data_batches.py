@@ -70,3 +70,12 @@ def test_pairs_and_packed_documents_travel_and_reach_the_model():
     ]  # fmt: skip
     assert batch["position_ids"][1].tolist() == [0, 1, 0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 3, 4, 5, 6]
     assert "token_type_ids" not in batch and "pair_labels" not in batch
+
+
+def test_a_number_for_each_token_travels_where_the_objective_draws():
+    drawn = np.random.default_rng(1).random((5, 32), np.float32)
+    got = decode(encode(dataclasses.replace(part(), draws=drawn)))
+    assert got.draws is not None and np.array_equal(got.draws, drawn)
+    [batch] = micro_batches(got, np.array([1, 2]), 3, 1, pad_id=0)
+    assert np.array_equal(batch["draws"][:2], drawn[1:3, :16]) and not batch["draws"][2].any()
+    assert "draws" not in micro_batches(part(), np.array([1]), 3, 1, pad_id=0)[0]

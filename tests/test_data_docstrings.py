@@ -8,11 +8,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from data import docstrings
+from data.classification import load_task
 from data.config import Corpus, Rows, Tokenizer
 from data.docstrings import CLASSES, PACKAGES, PER_CLASS, build, copy_key, docstring_task, parse_docstrings
 from data.prepare import prepare
 from data.store import open_store
-from data.tasks import load_task
 
 pytestmark = pytest.mark.usefixtures("ray_4_cpus")
 SMALL = {"packages": ("fsspec", "jinja2", "joblib"), "classes": ("fsspec", "jinja2")}

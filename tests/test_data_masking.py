@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.config import Masking
-from data.masking import IGNORED, Vocabulary, mask_rows, mlm_probability
+from data.masking import IGNORED, Vocabulary, mask_rows, mlm_probability, token_draws
 from data.philox import draws
 
 VOCABULARY = Vocabulary(size=1000, mask_id=4, special_ids=(0, 1, 2, 3, 4))
@@ -298,3 +298,14 @@ def test_the_share_goes_in_a_straight_line_from_the_first_step_to_the_last():
     assert mlm_probability(falling, np.array([0]), 1).tolist() == [0.3]
     constant = mlm_probability(Masking(), np.arange(6).reshape(2, 3), 6)
     assert constant.shape == (2, 3) and (constant == 0.15).all()
+
+
+def test_numbers_for_samples_are_uniform_and_of_seed_visit_and_row_alone():
+    ids, visits = np.arange(400), np.zeros(400, np.int64)
+    whole = token_draws(ids, visits, 50, seed=3)
+    assert whole.dtype == np.float32 and whole.min() >= 0 and whole.max() < 1
+    counts = np.histogram(whole, 20, (0, 1))[0]
+    assert np.abs(counts - 1000).max() < 6 * 1000**0.5
+    assert np.array_equal(token_draws(ids[[7, 3]], visits[:2], 20, seed=3), whole[[7, 3], :20])
+    assert not np.array_equal(token_draws(ids, visits + 1, 50, seed=3), whole)
+    assert not np.array_equal(token_draws(ids, visits, 50, seed=4), whole)

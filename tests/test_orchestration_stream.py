@@ -16,7 +16,8 @@ from data.batches import Part, decode
 from data.config import Masking
 from data.order import GROUP_ROWS, WINDOW_ROWS
 from data.store import Shards, Store, open_store
-from orchestration.stream import LOOKAHEAD_STEPS, Pacer, Plan, build, generate, order_of, parts_of
+from orchestration.pacer import LOOKAHEAD_STEPS, Pacer
+from orchestration.stream import Plan, build, generate, order_of, parts_of
 
 STEPS = 90
 
@@ -24,7 +25,7 @@ STEPS = 90
 def plan_of(folder: Path, store: Store, **settings: Any) -> Plan:
     defaults = {
         "seed": 5, "steps": STEPS, "global_batch": 7, "evaluation_batch": 4, "eval_every_steps": 40,
-        "masking": Masking(), "weights": (1.0,),
+        "masking": Masking(), "weights": (1.0,), "needs_draws": True,
     }  # fmt: skip
     return Plan(run=str(folder), store=str(store.path), **{**defaults, **settings})
 
@@ -59,7 +60,8 @@ def drain(plan: Plan, start: int, world_size: int, slow_rank: int | None = None)
                 for i, row in enumerate(part.row_ids):
                     rows = trained.setdefault(int(part.step[i]), {})
                     assert int(row) not in rows
-                    rows[int(row)] = part.input_ids[i].tobytes() + part.labels[i].tobytes()
+                    arrays = part.input_ids[i], part.labels[i], part.draws[i]
+                    rows[int(row)] = b"".join(array.tobytes() for array in arrays)
             if rank == slow_rank:
                 time.sleep(0.05)
             if rank == 0:

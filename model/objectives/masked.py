@@ -6,7 +6,9 @@ Shapes: B rows, T tokens, N targets of the batch, D width, V vocabulary.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 from transformers import PreTrainedModel
@@ -41,13 +43,11 @@ class MaskedLM(PretrainingObjective):
     def masked_loss(self, encoded: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Hidden states (B, T, D), labels (B, T) -> cross-entropy sum over the targets, number guessed right."""
         target = labels != IGNORED
-        logits = self.family.masked_lm_head(self.model, encoded[target])  # (N, V)
-        loss = functional.cross_entropy(logits.float(), labels[target], reduction="sum")
-        return loss, (logits.argmax(dim=-1) == labels[target]).sum()
+        return guess_loss(self.family.masked_lm_head(self.model, encoded[target]), labels[target])
 
     def scores(self, sums: Mapping[str, float], counts: Mapping[str, float]) -> dict[str, float]:
         """Share of masked tokens guessed right."""
-        return {"accuracy": sums["correct"] / counts["mlm"]} if counts["mlm"] else {}
+        return ratios({"accuracy": (sums["correct"], counts["mlm"])})
 
     def flops(self, tokens: float, counts: Mapping[str, float], row_tokens: float) -> float:
         """Of the encoder over all tokens, and of the head at the targets."""
@@ -56,21 +56,43 @@ class MaskedLM(PretrainingObjective):
 
     def exports(self, state: Mapping[str, Tensor]) -> list[Export]:
         """The model as it is."""
-        return [Export("", self.model, {name.removeprefix("model."): tensor for name, tensor in state.items()})]
+        return [Export("", self.model, part_of(state, "model."))]
+
+
+def guess_loss(logits: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """Logits (N, V) of the tokens (N,) -> cross-entropy sum in fp32, number guessed right."""
+    loss = functional.cross_entropy(logits.float(), tokens, reduction="sum")
+    return loss, (logits.argmax(dim=-1) == tokens).sum()
+
+
+def ratios(parts: Mapping[str, tuple[float, float]]) -> dict[str, float]:
+    """Metric -> part / whole, without those whose whole is 0."""
+    return {name: part / whole for name, (part, whole) in parts.items() if whole}
+
+
+def real_tokens(model: PreTrainedModel, batch: Batch) -> Tensor:
+    """(B, T) True on tokens that are neither padding nor filler (of which one [PAD] is attended)."""
+    return (batch["attention_mask"] == 1) & (batch["input_ids"] != model.config.pad_token_id)
 
 
 def tokens_of(model: PreTrainedModel, batch: Batch) -> Tensor:
     """Number of tokens that are neither padding nor filler."""
-    return (batch["input_ids"] != model.config.pad_token_id).sum()
+    return real_tokens(model, batch).sum()
 
 
-def encoder_inputs(model: PreTrainedModel, batch: Batch, causal: bool = False) -> Batch:
+def part_of(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors of one submodule by its own names."""
+    return {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
+
+
+def encoder_inputs(model: PreTrainedModel, batch: Batch, causal: bool = False) -> dict[str, Any]:
     """What of a batch this model's encoder takes: input_ids, attention_mask and, where they are there and the family
     has them, segments and positions.
 
     Packed documents (document_ids) attend to themselves only: a block-diagonal mask (B, 1, T, T), True where attended.
     Padding is a document of its own, so that no row of the mask is empty, which would be NaN in the softmax.
-    causal: no token attends to a later one.
+    causal: no token attends to a later one. A mask of four dimensions is taken as it is, so the window of local
+    layers is cut out of it here, as transformers' create_bidirectional_sliding_window_mask does for others.
     """
     family = family_of(model.config)
     inputs = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
@@ -82,4 +104,9 @@ def encoder_inputs(model: PreTrainedModel, batch: Batch, causal: bool = False) -
         return inputs
     documents = batch["document_ids"] if "document_ids" in batch else batch["attention_mask"]  # (B, T)
     attended = documents[:, :, None] == documents[:, None, :]
-    return {**inputs, "attention_mask": (attended.tril() if causal else attended)[:, None]}
+    attended = (attended.tril() if causal else attended)[:, None]
+    if family.window is None:
+        return {**inputs, "attention_mask": attended}
+    places = torch.arange(attended.shape[-1], device=attended.device)
+    near = (places[:, None] - places).abs() <= getattr(model.config, family.window)
+    return {**inputs, "attention_mask": {"full_attention": attended, "sliding_attention": attended & near}}

@@ -27,7 +27,8 @@ from made_store import made_manifest
 from data.config import Masking
 from data.rows import Row
 from data.store import Store, write_shard
-from orchestration.stream import Pacer, Plan, build, order_of, parts_of
+from orchestration.pacer import Pacer
+from orchestration.stream import Plan, build, order_of, parts_of
 
 LENGTH, SHARD_ROWS, GLOBAL_BATCH, RANKS = 128, 8000, 256, 2
 MB = 1e6

