@@ -96,12 +96,15 @@ def load_weights(
 ) -> tuple[PreTrainedModel, Report]:
     """A model of `model_class` with the weights of a folder; what is not there is drawn from torch's generator.
 
-    Raises ValueError where weights of the encoder itself are missing or misshapen.
+    Raises ValueError where weights cannot be read, or those of the encoder itself are missing or misshapen.
     """
-    model, found = model_class.from_pretrained(
-        str(folder), config=config, local_files_only=True, dtype=torch.float32, output_loading_info=True,
-        use_safetensors=None if pickled else True, ignore_mismatched_sizes=True,
-    )  # fmt: skip
+    try:
+        model, found = model_class.from_pretrained(
+            str(folder), config=config, local_files_only=True, dtype=torch.float32, output_loading_info=True,
+            use_safetensors=None if pickled else True, ignore_mismatched_sizes=True,
+        )  # fmt: skip
+    except Exception as error:  # weights can be broken in more ways than transformers has exceptions for
+        raise ValueError(f"{folder}: cannot be loaded: {one_line(error)}") from error
     misshapen = {str(entry[0]) for entry in found["mismatched_keys"]}
     new = sorted({*found["missing_keys"], *misshapen})
     inside = "" if model.base_model is model else f"{model.base_model_prefix}."
@@ -123,7 +126,7 @@ def draw_weights(module: torch.nn.Module, config: PretrainedConfig, seed: int) -
             if parameter.ndim > 1:
                 parameter.normal_(0.0, config.initializer_range, generator=draw)
             else:
-                parameter.fill_(0.0 if name.endswith("bias") else 1.0)
+                parameter.fill_(1.0 if name.endswith("weight") else 0.0)
 
 
 def class_of(family: Family, suffix: str) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 
 PICKLED = (".bin", ".pt", ".pth", ".ckpt")
 VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json")
+INDEX = "model.safetensors.index.json"
 SAFE_LOADING: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 
 
@@ -32,7 +33,7 @@ def check_files(folder: Path, pickled: bool = False) -> dict[str, Any]:
         raise ValueError("config.json names an implementation of attention from elsewhere; remove attn_implementation")
     if "quantization_config" in config:
         raise ValueError("its weights are quantised; give the model in fp32 or bf16")
-    if not list(folder.glob("*.safetensors")):
+    if not _has_safetensors(folder):
         pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLED)
         if pickles and not pickled:
             raise ValueError(
@@ -43,6 +44,20 @@ def check_files(folder: Path, pickled: bool = False) -> dict[str, Any]:
         if not pickles:
             raise ValueError("it holds no weights (no *.safetensors)")
     return config
+
+
+def _has_safetensors(folder: Path) -> bool:
+    """Whether the weights are there in the form that runs nothing: in one file, or in shards that an index lists."""
+    if (folder / "model.safetensors").is_file():
+        return True
+    index = read_json(folder, INDEX)
+    if index is None:
+        return False
+    shards = index.get("weight_map")
+    names = list(shards.values()) if isinstance(shards, dict) else [None]
+    if not all(isinstance(name, str) and name.endswith(".safetensors") and Path(name).name == name for name in names):
+        raise ValueError(f"{INDEX} names other files than *.safetensors of this folder")
+    return True
 
 
 def read_json(folder: Path, name: str) -> dict[str, Any] | None:

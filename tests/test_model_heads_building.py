@@ -130,3 +130,113 @@ def test_new_weights_are_nothing_to_warn_about(encoder, capfd) -> None:
     build_head(encoder, Head(), ["a", "b"], seed=0)
     captured = capfd.readouterr()
     assert captured.out == "" and captured.err == ""
+
+
+EVERY = [
+    Head(), Head(pooling="mean"), Head(pooling="max", layers="mlp"), Head(layers="linear"), Head(kind="multi_label"),
+    Head(kind="regression"), Head(kind="regression", pooling="mean"), Head(kind="tagging"),
+    Head(kind="tagging", layers="mlp"), Head(kind="tagging", crf=True), Head(kind="answering"),
+    Head(kind="answering", layers="mlp"), Head(kind="multiple_choice"), Head(kind="multiple_choice", pooling="mean"),
+    Head(kind="embedding"), Head(kind="embedding", loss="softmax", pooling="mean"),
+    Head(kind="embedding", loss="cosine", layers="mlp"),
+]  # fmt: skip
+
+
+def batch_of(head: Head) -> dict[str, torch.Tensor]:
+    """Three units: 3 rows, or 6 where a unit has two."""
+    group = 2 if head.kind in ("multiple_choice", "embedding") else 1
+    rows = batch(3 * group)
+    del rows["labels"]
+    mask = rows["attention_mask"]
+    number = torch.tensor([0.5, -1.0, 1.0])
+    labels = {
+        "classification": torch.tensor([0, 2, 1]),
+        "multi_label": torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 0.0], [1.0, 1.0, 1.0]]),
+        "regression": number,
+        "tagging": torch.where(mask.bool(), torch.arange(10) % 3, -100),
+        "answering": torch.tensor([[0, 0], [1, 1], [0, 1]]),
+        "multiple_choice": torch.tensor([0, 1, 1]),
+        "embedding": {"softmax": torch.tensor([0, 2, 1]), "cosine": number}.get(head.loss, torch.zeros(3).long()),
+    }[head.kind]
+    return {**rows, "labels": labels}
+
+
+def labels_for(head: Head) -> list[str]:
+    named = head.kind in ("classification", "multi_label", "tagging") or head.loss == "softmax"
+    return ["a", "b", "c"] if named else []
+
+
+@pytest.mark.parametrize("head", EVERY, ids=lambda head: f"{head.kind}-{head.pooling}-{head.layers}-{head.loss}")
+def test_every_head_trains_predicts_and_reads_half_precision(encoder, head: Head) -> None:
+    module = build_head(encoder, head, labels_for(head), num_choices=2)
+    rows = batch_of(head)
+    counts = module.count_targets(rows)
+    assert counts.keys() == {head.kind} and counts[head.kind] > 0
+    sums, metrics = module.train()(rows)
+    (sums[head.kind] / counts[head.kind]).backward()
+    without = [name for name, p in module.named_parameters() if p.grad is None]
+    assert not without, without
+    with torch.no_grad():
+        sums, metrics = module.eval()(rows)
+        assert 0 <= float(metrics.get("correct", 0)) <= counts[head.kind]
+        outputs = module.outputs({name: value for name, value in rows.items() if name != "labels" or head.crf})
+        half = module.to(torch.bfloat16)
+        assert float(half(rows)[0][head.kind]) == pytest.approx(float(sums[head.kind]), rel=0.1, abs=0.1)
+        for name, value in half.outputs(rows).items():
+            assert value.shape == outputs[name].shape and value.isfinite().all()
+            assert value.dtype == outputs[name].dtype == (torch.int64 if name == "tags" else torch.float32)
+
+
+@pytest.mark.parametrize("kind", ["multi_label", "regression"])
+def test_losses_of_several_labels_and_of_numbers_are_transformers_own(encoder, kind: str) -> None:
+    head = Head(kind=kind)
+    module, rows = build_head(encoder, head, labels_for(head)).eval(), batch_of(head)
+    sums, _ = module(rows)
+    reference = module.model(**rows)
+    assert module.model.config.problem_type == ("regression" if kind == "regression" else "multi_label_classification")
+    torch.testing.assert_close(sums[kind] / module.count_targets(rows)[kind], reference.loss)
+    filler = rows["labels"].clone()
+    filler[1] = torch.nan
+    part = {name: value[[0, 2]] for name, value in rows.items()}
+    torch.testing.assert_close(module({**rows, "labels": filler})[0][kind], module(part)[0][kind])
+    assert module.count_targets({**rows, "labels": filler}) == module.count_targets(part)
+
+
+@pytest.mark.parametrize("name", ["BertModel", "BertForPreTraining", "BertForMaskedLM", "BertForTokenClassification"])
+def test_an_encoder_of_any_class_gives_the_same_start(encoder, tmp_path, name: str) -> None:
+    """A token classifier's own last matrix has the new head's shape, and is not taken for it."""
+    import transformers
+
+    expected = build_head(encoder, Head(kind="tagging", crf=True), ["a", "b"], seed=3)
+    native = build_head(encoder, Head(kind="tagging"), ["a", "b"], seed=3)
+    getattr(transformers, name).from_pretrained(str(encoder)).save_pretrained(str(tmp_path))
+    for head, reference in ((Head(kind="tagging", crf=True), expected), (Head(kind="tagging"), native)):
+        module = build_head(tmp_path, head, ["a", "b"], seed=3)
+        state = module.state_dict()
+        assert state.keys() == reference.state_dict().keys()
+        assert all(torch.equal(value, state[key]) for key, value in reference.state_dict().items())
+
+
+def test_dropout_before_the_last_matrix(encoder) -> None:
+    for settings, expected in (({}, 0.1), ({"dropout": 0.3}, 0.3), ({"dropout": 0.0}, 0.0)):
+        for pooling in ("cls", "mean"):
+            module = build_head(encoder, Head(pooling=pooling, **settings), ["a", "b"])
+            dropout = module.model.dropout if pooling == "cls" else module.model.head[0]
+            assert dropout.p == expected
+            assert module.encoder.embeddings.dropout.p == 0.1
+
+
+def test_labels_that_do_not_fit(encoder) -> None:
+    for head, labels, message in (
+        (Head(), ["a"], "classification needs 2 labels or more, not 1"),
+        (Head(kind="tagging"), [], "tagging needs 1 labels"),
+        (Head(kind="embedding", loss="softmax"), [], "embedding needs 2"),
+        (Head(), ["a", "b", "a"], "labels stand twice: 'a'"),
+        (Head(class_weights={"x": 2.0}), ["a", "b"], "no label 'x'"),
+        (Head(class_weights="balanced"), ["a", "b"], "number of training targets"),
+        (Head(kind="multiple_choice"), [], "num_choices"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            build_head(encoder, head, labels)
+    weighted = build_head(encoder, Head(class_weights="balanced"), ["a", "b"], label_counts={"a": 1, "b": 3})
+    assert weighted.class_weights is not None and weighted.class_weights.tolist() == pytest.approx([2, 2 / 3])

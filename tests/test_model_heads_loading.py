@@ -69,6 +69,13 @@ def larger_tokenizer(folder: Path) -> None:
     tokenizer.save_pretrained(str(folder))
 
 
+def shard_elsewhere(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"metadata": {}, "weight_map": {"classifier.bias": "pytorch_model.bin"}})
+    )
+
+
 def evil_type(folder: Path) -> None:
     (folder / "evil.py").write_text(EVIL)
     change(folder, model_type="unheard", auto_map={"AutoConfig": "evil.Config", "AutoModel": "evil.Model"})
@@ -87,6 +94,8 @@ DAMAGES: list[tuple[str, Callable[[Path], object], str]] = [
     ("native", lambda f: (f / "adapter_config.json").write_text("{}"), "adapter"),
     ("native", pickle_weights, "pickled.*pickled=true"),
     ("native", lambda f: (f / "model.safetensors").unlink(), "no weights"),
+    ("ours", lambda f: (f / "model.safetensors").unlink(), "no weights"),
+    ("native", shard_elsewhere, "names other files"),
     ("native", lambda f: (f / "model.safetensors").write_bytes(b"\0" * 99), "cannot be loaded"),
     ("native", lambda f: without_weight(f, "model.safetensors", "classifier.weight"), "missing.*classifier.weight"),
     ("native", lambda f: without_weight(f, "model.safetensors", "bert.pooler.dense.bias"), "missing.*pooler"),

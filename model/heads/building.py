@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from model.config import Head
-from model.encoder import check_folder, class_of, load_weights
+from model.encoder import check_folder, class_of, draw_weights, load_weights
 from model.families import family_of, setting
 from model.freezing import freeze, last_layers
 from model.heads.contract import HeadModule
@@ -68,14 +68,15 @@ def build_head(
     do not fit the kind, the mode leaves nothing to train, or `top_k` is more than the encoder has.
     """
     check_labels(head, labels)
+    if head.kind == "multiple_choice" and not num_choices:
+        raise ValueError("multiple_choice: num_choices, the number of choices of a unit, is not given")
     config = check_folder(folder, pickled)
     model, new = make_model(folder, config, head, labels, seed, pickled)
-    generator = torch.Generator().manual_seed(seed)
     inside = f"{_encoder_path(model)}."
-    for name in head_names(model):
-        drawn = _drawn(model.get_submodule(name), generator, getattr(config, "initializer_range", 0.02))
+    for number, name in enumerate(head_names(model)):
         if not name.startswith(inside) or any(key.startswith(f"{name}.") for key in new):
-            model.get_submodule(name).load_state_dict(drawn)
+            # A seed for each part: a pooler that is kept does not shift what comes after it. 256: no two trials share.
+            draw_weights(model.get_submodule(name), config, 256 * seed + number)
     module = wrap(model, head, labels, num_choices)
     module.class_weights = weigh_classes(head.class_weights, labels, label_counts)
     if mode == "lora":
@@ -178,20 +179,3 @@ def _set_dropout(model: Any, share: float) -> None:
             for module in child.modules():
                 if isinstance(module, nn.Dropout):
                     module.p = share
-
-
-def _drawn(part: nn.Module, generator: torch.Generator, deviation: float) -> dict[str, torch.Tensor]:
-    """New weights for a part of a head: normal matrices, zero biases, norms that do nothing.
-
-    Source: BERT's public code, initializer_range 0.02.
-    """
-    state = {}
-    norms = {name for name, one in part.named_modules() if isinstance(one, nn.LayerNorm)}
-    for name, parameter in part.named_parameters():
-        value = torch.empty_like(parameter)
-        if parameter.ndim > 1:
-            state[name] = value.normal_(0.0, deviation, generator=generator)
-        else:
-            is_scale = name.rpartition(".")[0] in norms and name.endswith("weight")
-            state[name] = value.fill_(1.0 if is_scale else 0.0)
-    return state

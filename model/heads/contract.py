@@ -65,7 +65,7 @@ class HeadModule(nn.Module):
     def logits(self, batch: Batch) -> Tensor:
         """What the head says in fp32: (B x G, C), or (B, T, C) of heads on tokens; from tokens or cached features."""
         if "features" in batch:
-            return self.body.decide(batch["features"]).float()
+            return self.body.decide(batch["features"].to(self.encoder.dtype)).float()
         return self.body.logits(batch, self.group).float()
 
     def count_targets(self, batch: Batch) -> dict[str, int]:

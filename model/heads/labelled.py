@@ -71,7 +71,16 @@ class Regression(HeadModule):
 
 
 class MultipleChoice(HeadModule):
-    """Which of G continuations: one number each, cross-entropy over them against labels (B,). Rows are (B x G, T)."""
+    """Which of G continuations: one number each, cross-entropy over them against labels (B,). Rows are (B x G, T).
+
+    G (`group`) is free: a folder of transformers does not tell it, and whoever loads one sets it.
+    """
+
+    def logits(self, batch: Batch) -> Tensor:
+        """(B, G). Raises ValueError where nobody said how many choices there are."""
+        if not self.group:
+            raise ValueError("multiple choice: how many choices has a unit? set `group`")
+        return super().logits(batch)
 
     def count_targets(self, batch: Batch) -> dict[str, int]:
         """Units that are not filler."""

@@ -6,8 +6,9 @@ the module in evaluation mode and what is to be known of it. Knows neither Ray n
 
 from pathlib import Path
 
-import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
+from torch import Tensor, nn
 
 from model.encoder import check_folder
 from model.families import longest_row
@@ -51,27 +52,23 @@ def _load(folder: Path, pickled: bool) -> tuple[HeadModule, Description]:
     if "id2label" in fields and labels and is_native(head, config) and labels_of(fields, config) != labels:
         raise ValueError(f"{FILE} and config.json name different labels; write the same in both")
     try:
-        model, missing = make_model(folder, config, head, labels, 0, pickled)
-        if isinstance(model, OwnModel):
-            _load_parts(model, folder)
-    except ValueError:
-        raise
-    except Exception as error:  # a folder can be broken in more ways than its libraries have exceptions for
-        raise ValueError(f"cannot be loaded: {one_line(error)}") from error
-    if missing and not isinstance(model, OwnModel):
+        found = load_file(str(folder / WEIGHTS)) if (folder / WEIGHTS).is_file() else {}
+    except (OSError, SafetensorError) as error:
+        raise ValueError(f"{WEIGHTS} cannot be loaded: {one_line(error)}") from error
+    model, missing = make_model(folder, config, head, labels, 0, pickled)
+    if isinstance(model, OwnModel):
+        _load_parts(model, found)
+    elif missing:
         raise ValueError(f"weights are missing or misshapen: {', '.join(missing[:3])}; the folder is not whole")
     module = wrap(model, head, labels, description.num_choices).eval()
     return module.requires_grad_(False), description
 
 
-def _load_parts(model: OwnModel, folder: Path) -> None:
+def _load_parts(model: OwnModel, found: dict[str, Tensor]) -> None:
     """Our head's weights, which lie beside the encoder's. Raises ValueError where they are others than it needs."""
     wanted = own_parts(model)
-    if not wanted:
-        return
-    if not (folder / WEIGHTS).is_file():
+    if wanted and not found:
         raise ValueError(f"{FILE} speaks of a head whose weights ({WEIGHTS}) are not there")
-    found = load_file(str(folder / WEIGHTS))
     wrong = sorted(wanted.keys() ^ found.keys())
     wrong += [name for name in wanted if name in found and found[name].shape != wanted[name].shape]
     if wrong:
@@ -80,6 +77,6 @@ def _load_parts(model: OwnModel, folder: Path) -> None:
         parameter.data.copy_(found[name])
 
 
-def own_parts(model: OwnModel) -> dict[str, torch.nn.Parameter]:
+def own_parts(model: OwnModel) -> dict[str, nn.Parameter]:
     """Parameters of a head of ours, by name: those of the model that are not the encoder's."""
     return {name: one for name, one in model.named_parameters() if not name.startswith("encoder.")}
