@@ -141,8 +141,8 @@ class Head(Section):
     def _fits_kind(self) -> "Head":
         if self.crf and self.kind != "tagging":
             raise ValueError(f"crf is for kind tagging, not {self.kind}; leave it out")
-        if self.label_smoothing and self.crf:
-            raise ValueError("label_smoothing: a crf scores whole sequences; leave out one of the two")
+        if (self.label_smoothing or self.class_weights) and self.crf:
+            raise ValueError("class_weights, label_smoothing: a crf scores whole sequences; leave out one of the two")
         labelled = ("classification", "multi_label", "tagging")
         if (self.label_smoothing or self.class_weights) and self.kind not in labelled:
             raise ValueError(f"class_weights and label_smoothing are for labels, not for {self.kind}; leave them out")

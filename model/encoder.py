@@ -14,7 +14,7 @@ import transformers
 from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
 
 from model.config import Encoder
-from model.families import FAMILIES, Family, family_of
+from model.families import FAMILIES, Family, family_of, family_of_type
 from model.opening import SAFE_LOADING, check_files, one_line
 from model.quiet import quiet_transformers
 
@@ -140,9 +140,9 @@ def check_folder(folder: str | Path, pickled: bool = False) -> PretrainedConfig:
     of another family, or holds no weights that may be opened (model/opening.py).
     """
     try:
-        check_files(Path(folder), pickled)
+        # Before transformers asks whether the code in the folder of an unknown family is trusted.
+        family_of_type(str(check_files(Path(folder), pickled).get("model_type")))
         config = AutoConfig.from_pretrained(str(folder), **SAFE_LOADING)
-        family_of(config)
     except Exception as error:  # a config can be broken in more ways than transformers has exceptions for
         raise ValueError(f"{folder}: {one_line(error)}") from error
     return config

@@ -277,11 +277,16 @@ FAMILIES: dict[str, Family] = {
 
 def family_of(config: Any) -> Family:
     """The row of a transformers config. Raises ValueError for a family that is not in the table."""
+    return family_of_type(config.model_type)
+
+
+def family_of_type(model_type: str) -> Family:
+    """The row of what a config.json calls model_type. Raises ValueError for a family that is not in the table."""
     for family in FAMILIES.values():
-        if family.model_type == config.model_type:
+        if family.model_type == model_type:
             return family
     known = ", ".join(dict.fromkeys(family.model_type for family in FAMILIES.values()))
-    raise ValueError(f"a {config.model_type} model; known families are {known}")
+    raise ValueError(f"a {model_type} model; known families are {known}")
 
 
 def setting(config: Any, name: str) -> Any:

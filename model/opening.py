@@ -38,7 +38,7 @@ def check_files(folder: Path, pickled: bool = False) -> dict[str, Any]:
             raise ValueError(
                 f"weights are pickled ({', '.join(pickles[:3])}), and a pickle can run any code when it is loaded; "
                 "save the model again with save_pretrained, which writes safetensors, or, where you trust the folder, "
-                "give pickled=true"
+                "give pickled=true (of cloze predict, embed and fill --allow-pickle)"
             )
         if not pickles:
             raise ValueError("it holds no weights (no *.safetensors)")
@@ -75,7 +75,9 @@ def open_tokenizer(folder: Path, vocab_size: int) -> Any:
     try:
         tokenizer: Any = transformers.AutoTokenizer.from_pretrained(str(folder), **SAFE_LOADING)
     except Exception as error:  # a folder can be broken in more ways than transformers has exceptions for
-        raise ValueError(f"its tokenizer cannot be loaded: {one_line(error)}") from error
+        needs_code = "auto_map" in (read_json(folder, "tokenizer_config.json") or {})
+        why = "it needs code of its own, which is never run" if needs_code else one_line(error)
+        raise ValueError(f"its tokenizer cannot be loaded: {why}") from error
     if len(tokenizer) > vocab_size:
         raise ValueError(f"the tokenizer has {len(tokenizer)} tokens, the model {vocab_size}: not a pair")
     if tokenizer.pad_token_id is None:

@@ -21,6 +21,8 @@ EXAMPLES = """examples:
   cloze pretrain name=law corpus.sources=corpus/          your own text
   cloze sweep name=law task.train=train.csv task.validation=dev.csv
   cloze predict runs/law-sweep/best letters.txt -o labels.jsonl
+  cloze embed demo letters.txt -o vectors.parquet         a vector for each line
+  cloze fill demo "The [MASK] sat on the mat"             what the encoder would write there
   cloze pretrain -c demo --dry-run                        check everything, start nothing
   cloze submit pretrain -c law.yaml storage=/nfs/runs     the same as a job of a Ray cluster
 
@@ -70,11 +72,38 @@ def _report(parser: Parser) -> None:
 
 
 def _predict(parser: Parser) -> None:
-    parser.add_argument("model", help="folder of a classifier, such as runs/demo-sweep/best")
-    parser.add_argument("input", type=Path, help="text, JSONL, CSV, TSV or Parquet file")
+    _use(parser, "a model with a head, or a sweep's name: demo-sweep is runs/demo-sweep/best")
     parser.add_argument("-o", "--output", type=Path, help="JSONL to write (default: INPUT.predictions.jsonl)")
+    parser.add_argument("--text-field", help="column of the text (default: text; of a question: question)")
+    parser.add_argument("--pair-field", help="column of a second text, or of what holds the answer (default: context)")
+    parser.add_argument("--choices", metavar="A,B", help="columns of the choices that a multiple-choice model has")
+    parser.add_argument("--scores", action="store_true", help="also the probability of every label")
+
+
+def _embed(parser: Parser) -> None:
+    _use(parser, "an encoder, or a run's name: demo is runs/demo/export")
+    parser.add_argument("-o", "--output", type=Path, help="Parquet to write (default: INPUT.vectors.parquet)")
     parser.add_argument("--text-field", default="text", help="column of the text (default: text)")
+    parser.add_argument("--as", dest="role", choices=("query", "passage"), help="put the model's prefix before each")
+
+
+def _use(parser: Parser, model: str) -> None:
+    _model(parser, model)
+    parser.add_argument("input", type=Path, help="text, JSONL, CSV, TSV, Parquet or Arrow file")
     parser.add_argument("--address", help="address of a Ray cluster (default: RAY_ADDRESS, else a private Ray)")
+
+
+def _fill(parser: Parser) -> None:
+    _model(parser, "a masked language model, or a run's name: demo is runs/demo/export")
+    parser.add_argument("text", help='such as "The [MASK] sat on the mat"; <mask> means the same, several may be there')
+    parser.add_argument("--top", default="5", metavar="N", help="tokens to show for each mask (default: 5)")
+    parser.add_argument("--json", action="store_true", help="one JSON list instead, a list for each mask")
+
+
+def _model(parser: Parser, what: str) -> None:
+    parser.add_argument("model", help=f"folder of {what}")
+    parser.add_argument("--storage", default="runs", help="folder of all runs (default: runs)")
+    parser.add_argument("--allow-pickle", action="store_true", help="open pickled weights, which can run code")
 
 
 def _status(parser: Parser) -> None:
@@ -119,7 +148,9 @@ VERBS: dict[str, tuple[str, Callable[[Parser], None], str]] = {
     "pretrain": ("train an encoder on the corpus; the same command again resumes", _pretrain, "verbs"),
     "sweep": ("try learning rates, frozen and full, on a task; keep the winner", _work, "verbs"),
     "report": ("write report.html of a run or sweep again, from its files", _report, "verbs"),
-    "predict": ("label every line of a file with a model that a sweep kept", _predict, "verbs"),
+    "predict": ("label every line of a file with a model that a sweep kept", _predict, "use_verbs"),
+    "embed": ("write a vector for every line of a file, to Parquet", _embed, "use_verbs"),
+    "fill": ("guess the tokens at each [MASK] of a sentence", _fill, "use_verbs"),
     "status": ("show how far a run or sweep is", _status, "cluster_verbs"),
     "submit": ("run a verb as a job of a Ray cluster, and follow its log", _submit, "job_verbs"),
     "jobs": ("list the jobs of a cluster", _jobs, "job_verbs"),
@@ -201,8 +232,12 @@ def _keep_traceback() -> str:
 
 
 def _complain(message: str) -> None:
-    """One `cloze: ...` line per line of the message, credentials left out: what is shown is kept by CI systems."""
+    """One `cloze: ...` line per line of the message, credentials left out: what is shown is kept by CI systems.
+
+    A message may name what stands in the files of others: control characters are written out.
+    """
     from orchestration.credentials import masked
+    from orchestration.terminal import printable
 
     for line in masked(message).splitlines():
-        print(f"cloze: {line}", file=sys.stderr)
+        print(f"cloze: {printable(line)}", file=sys.stderr)

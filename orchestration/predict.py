@@ -1,46 +1,83 @@
-"""A classifier's folder and a file of texts -> a file of labels, one line per input line, in order.
+"""A model with a head and a file of texts -> a file of answers, one line per input line, in order.
 
-    file -> one reader on this node -> pieces of 128 KiB -> a pool of classifiers over the cluster -> JSONL
+    from orchestration.predict import predict
+    predict(Path("runs/law-sweep/best"), Path("letters.txt"), None, lambda text, share: None)
 
-Out: {"label": ..., "score": ...}, or {"error": ...} for a line that is blank or cannot be read. Only this node reads
-model and input: the model goes through Ray's object store. What a line is stands in data/texts.py, what a classifier is
-in model/classifier.py. Ray is joined by the caller.
+Out: JSONL. What stands in a line, by the kind of head (numbers rounded to 6 digits; beyond, they depend on how rows
+were batched), or {"error": ...} for a line that is blank or cannot be read:
+
+    classification   label, score; scores {label: probability} where asked for
+    multi_label      labels [{label, score}] from 0.5 on; scores where asked for
+    regression       value
+    tagging          words, tags (one each), entities [{label, text, start, end, score}]: characters of the line's text,
+                     or of the words joined by spaces where they came as a list
+    answering        answer, start, end (characters of the context), score; "", 0, 0 where the text has none
+    multiple_choice  choice (the number of its column, from 0), score
+    embedding        of two texts: cosine, and where it was trained on labels label, score
+
+What a line is stands in data/texts.py, what a head is in model/heads. Ray is joined by the caller.
 """
 
 import json
-import math
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from data.config import UserError
+from data.decoding import decode
+from data.examples import Examples
 from data.formats import Format
-from data.texts import check_input, count_lines, read_texts
-from model.classifier import Loaded, check_folder, label_texts, load_classifier
+from data.texts import Value, check_input, count_lines, read_texts
+from data.words import split_words
+from model.encoder import check_folder
+from model.heads.description import LARGEST_LENGTH, Description, describe_folder, read_description
+from model.heads.loading import load_head
+from model.opening import check_files, check_tokenizer
+from orchestration.inference import Loaded, load, outputs_of
+from orchestration.output import check_output, replacing
+from orchestration.places import blaming
+from orchestration.pool import answer_lines
 
-# One piece: about 1,000 tweets or 50 pages. Seconds of work, and enough of like length to batch with little padding.
-PIECE_BYTES = 128 * 1024
-PIECE_LINES = 2048  # of a file of blank lines
-LINES_PER_CLASSIFIER = 4096  # starting one takes 5 s, which a small file is not worth
+# Kind -> the columns it reads where none are named. The second text of the others is read where it is named.
+COLUMNS: dict[str, tuple[str, str | None]] = {"answering": ("question", "context")}
+PAIRED = ("classification", "multi_label", "regression", "answering", "embedding")
+DIGITS = 6
 
 
-def check(model: Path, input: Path, output: Path | None, text_field: str = "text") -> tuple[Format, Path]:
-    """What files alone tell, in a moment and before Ray starts: the input's format and where the labels go.
+class Fields(NamedTuple):
+    """Columns of the input, None: the kind's own."""
 
-    `predict` checks it again. Raises UserError: the model is no classifier, the input is missing, empty, of no known
-    format or without `text_field`, the output cannot be written.
+    text: str | None = None
+    """The text, the question, the words ("text"; "question")."""
+    pair: str | None = None
+    """The second text, the context that holds the answer (none; "context")."""
+    choices: tuple[str, ...] = ()
+    """multiple_choice: the choices."""
+
+
+NO_FIELDS = Fields()
+
+
+def check(
+    model: Path, input: Path, output: Path | None, fields: Fields = NO_FIELDS, pickled: bool = False
+) -> tuple[Description, Format, Path]:
+    """What small files tell, before weights are read and Ray starts: what the model is, the input's format, where the
+    answers go.
+
+    `predict` checks it again. Raises UserError: the model is none with a head; the input is missing, empty, of no known
+    format or without a column that the head reads; the output cannot be written.
     """
-    source = Path(os.path.abspath(input))
-    format = check_input(source, text_field)
-    target = _check_output(source, output)
-    try:
-        check_folder(Path(os.path.abspath(model)))
-    except ValueError as error:
-        raise UserError(f"{os.path.abspath(model)}: {error}") from None
-    return format, target
+    folder, source = Path(os.path.abspath(model)), Path(os.path.abspath(input))
+    with blaming(model):
+        config = check_files(folder, pickled)
+        check_tokenizer(folder)
+        about = read_description(folder)
+        if about is None:
+            about = describe_folder(folder, config, check_folder(folder, pickled), LARGEST_LENGTH)
+    format = check_input(source, columns_of(about, fields), about.kind == "tagging")
+    return about, format, check_output(source, output, ".predictions.jsonl")
 
 
 def predict(
@@ -48,165 +85,100 @@ def predict(
     input: Path,
     output: Path | None,
     progress: Callable[[str, float | None], None],
-    text_field: str = "text",
+    fields: Fields = NO_FIELDS,
+    scores: bool = False,
+    pickled: bool = False,
 ) -> Path:
-    """Label every line of `input`; returns the file written (None: INPUT.predictions.jsonl beside the input).
+    """Answer every line of `input`; returns the file written (None: INPUT.predictions.jsonl beside the input).
 
-    The file replaces an older one once it is whole. Raises UserError before any work, for what `check` sees and for
-    weights that cannot be loaded.
+    `scores`: write the probability of every label. `pickled`: open pickled weights, which can run code. The file
+    replaces an older one once it is whole. Raises UserError before any work, for what `check` sees and for weights that
+    cannot be loaded.
     """
-    format, target = check(model, input, output, text_field)
+    _, format, target = check(model, input, output, fields, pickled)
     folder, source = Path(os.path.abspath(model)), Path(os.path.abspath(input))
     progress("loading the model", None)
-    try:
-        loaded = load_classifier(folder)
-    except ValueError as error:
-        raise UserError(f"{folder}: {error}") from error
+    with blaming(model):
+        module, about = load_head(folder, pickled)
+        loaded = load(module, about, folder)
+    columns = columns_of(about, fields)
+    module.group = len(fields.choices) or module.group
     num_lines = count_lines(source, format)
+    lines = partial(read_texts, source, format, columns, about.kind == "tagging")
 
-    part = target.with_name(target.name + ".part")
     done = errors = cut = 0
-    with part.open("w", encoding="utf-8") as file:
-        for row in _labelled(loaded, partial(_pieces, source, format, text_field), num_lines):
-            if row["index"] != done:
-                raise RuntimeError(f"Ray Data brought row {row['index']} where {done} was due")
+    with replacing(target) as part, part.open("w", encoding="utf-8") as file:
+        for line in answer_lines(loaded, answer_texts, lines, num_lines, "cloze-predict"):
             done += 1
-            errors += row["error"] is not None
-            cut += row["cut"]
-            answer = {"error": row["error"]} if row["error"] else {"label": row["label"], "score": row["score"]}
+            errors += line.error is not None
+            cut += line.error is None and line.answer["cut"]
+            answer = {"error": line.error} if line.error is not None else shown(line.answer, scores)
             file.write(json.dumps(answer, ensure_ascii=False) + "\n")
             if done % 100 == 0:
-                progress(f"{done:,} lines", min(row["number"] / num_lines, 1.0))
-    os.replace(part, target)
+                progress(f"{done:,} lines", min(line.number / num_lines, 1.0))
     notes = [f"{done - errors:,} lines labelled"]
     notes += [f"{errors:,} with an error instead"] if errors else []
-    notes += [f"{cut:,} cut at {loaded.length} tokens"] if cut else []
+    notes += [f"{cut:,} cut at {about.length} tokens"] if cut else []
     progress(", ".join(notes), 1.0)
     return target
 
 
-def _check_output(source: Path, output: Path | None) -> Path:
-    """Where the labels go. Raises UserError."""
-    target = source.with_name(source.name + ".predictions.jsonl") if output is None else Path(os.path.abspath(output))
-    if target == source:
-        raise UserError(f"-o {output}: is the input itself; give another file")
-    if target.is_dir():
-        raise UserError(f"-o {output}: is a folder; give a file in it")
-    if target.exists() and not target.is_file():
-        raise UserError(f"-o {output}: is no regular file, and would be replaced; give another")
-    if not target.parent.is_dir():
-        raise UserError(f"-o {output}: {target.parent} does not exist; make it, or give a file elsewhere")
-    if not os.access(target.parent, os.W_OK):
-        raise UserError(f"{target.parent}: cannot be written to; give -o FILE elsewhere")
-    return target
-
-
-def _pieces(source: Path, format: Format, text_field: str) -> Iterator[Any]:
-    """The input as Arrow tables of one row, a piece: lists of index, number, text and error of its lines.
-
-    One row is what Ray neither cuts nor merges, and a batch of one is what it asks for where there are GPUs.
-    """
-    import pyarrow as pa
-
-    types = {"index": pa.int64(), "number": pa.int64(), "text": pa.large_string(), "error": pa.string()}
-    schema = pa.schema([(name, pa.list_(type)) for name, type in types.items()])
-    piece: list[tuple[Any, ...]] = []
-    num_bytes = 0
-
-    def table() -> Any:
-        return pa.table([[list(column)] for column in zip(*piece, strict=True)], schema=schema)
-
-    for index, line in enumerate(read_texts(source, format, text_field)):
-        piece.append((index, *line))
-        num_bytes += len(piece[-1][2] or "")
-        if num_bytes >= PIECE_BYTES or len(piece) >= PIECE_LINES:
-            yield table()
-            piece, num_bytes = [], 0
-    if piece:
-        yield table()
-
-
-class Labeller:
-    """One classifier of the pool, in a process of its own."""
-
-    def __init__(self, reference: Any) -> None:
-        import ray
-        import torch
-
-        self._device = "cuda" if ray.get_gpu_ids() and torch.cuda.is_available() else "cpu"
-        if self._device == "cpu":
-            torch.set_num_threads(1)  # what it asked of Ray; also, sums in another order are other last digits
-        self._loaded: Loaded = ray.get(reference[0])  # pyright: ignore[reportAttributeAccessIssue]
-        self._loaded.model.to(self._device)
-
-    def __call__(self, piece: Any) -> Any:
-        """Put label, score and cut in the place of the texts; lines with an error keep it and get no label."""
-        import pyarrow as pa
-
-        texts = piece.column("text")[0].as_py()
-        found = iter(label_texts(self._loaded, [text for text in texts if text is not None], self._device))
-        answers = [(None, None, False) if text is None else tuple(next(found)) for text in texts]
-        labels, scores, cuts = ([list(column)] for column in zip(*answers, strict=True))
-        return (
-            piece.drop_columns(["text"])
-            .append_column("label", pa.array(labels, pa.list_(pa.string())))
-            .append_column("score", pa.array(scores, pa.list_(pa.float64())))
-            .append_column("cut", pa.array(cuts, pa.list_(pa.bool_())))
+def columns_of(about: Description, fields: Fields) -> tuple[str, ...]:
+    """Columns of the input, the first text's first. Raises UserError for those that the kind of head does not read."""
+    kind = about.kind
+    text, pair = COLUMNS.get(kind, ("text", None))
+    pair = fields.pair or pair
+    if fields.choices and kind != "multiple_choice":
+        raise UserError(f"--choices {','.join(fields.choices)}: this model's kind is {kind}; leave it out")
+    if pair is not None and kind not in PAIRED:
+        raise UserError(f"--pair-field {pair}: {kind} reads one text; leave it out")
+    if kind == "multiple_choice" and len(fields.choices) != (about.num_choices or max(2, len(fields.choices))):
+        given = ",".join(fields.choices) or "none"
+        wanted = about.num_choices or "two or more"
+        raise UserError(f"--choices {given}: this model reads a column for each of {wanted} choices; name them")
+    if kind == "embedding" and pair is None:
+        raise UserError(
+            "--pair-field none: an embedding tells how alike two texts are; name the second one's column, or write "
+            "vectors with `cloze embed`"
         )
+    return (fields.text or text, *([pair] if pair else []), *fields.choices)
 
 
-def _labelled(loaded: Loaded, pieces: Callable[[], Iterator[Any]], num_lines: int) -> Iterator[dict[str, Any]]:
-    """Rows with their labels, in order."""
-    import ray
-    from ray.data import ActorPoolStrategy
-    from ray.data.block import BlockMetadata
-    from ray.data.datasource import Datasource, ReadTask
-
-    class Pieces(Datasource):
-        """One task that reads the input from its beginning to its end, on the driver's node."""
-
-        @property
-        def supports_distributed_reads(self) -> bool:
-            return False  # read where the file lies
-
-        def estimate_inmemory_data_size(self) -> int | None:
-            return None
-
-        def get_read_tasks(self, parallelism: int, *_: Any, **__: Any) -> list[ReadTask]:
-            return [ReadTask(pieces, BlockMetadata(None, None, None, None))]
-
-    resources = ray.cluster_resources()
-    gpus, cpus = int(resources.get("GPU", 0)), resources.get("CPU", 1.0)
-    wanted = math.ceil(num_lines / LINES_PER_CLASSIFIER)
-    size = max(1, min(wanted, gpus or int(cpus)))
-    with _ordered_blocks():
-        # The reader asks for no CPU: it waits more than it works, and the pool may have taken them all.
-        dataset = ray.data.read_datasource(Pieces(), num_cpus=0, override_num_blocks=1)
-        dataset = dataset.map_batches(
-            Labeller,
-            fn_constructor_args=([ray.put(loaded)],),  # in a list, so that Ray hands on the reference
-            batch_size=1,  # a piece as it was cut: what is batched together does not depend on the pool
-            batch_format="pyarrow",
-            compute=ActorPoolStrategy(min_size=1, max_size=size, initial_size=size),
-            num_cpus=0 if gpus else min(1.0, cpus),
-            num_gpus=1 if gpus else 0,
-        )
-        dataset.set_name("cloze-predict")
-    batches: Any = dataset.iter_batches(batch_size=None, batch_format="pyarrow")
-    for batch in batches:
-        for piece in batch.to_pylist():
-            yield from (dict(zip(piece, line, strict=True)) for line in zip(*piece.values(), strict=True))
+def answer_texts(loaded: Loaded, lines: list[tuple[Value, ...]], device: str) -> list[dict[str, Any]]:
+    """Answers to the lines, in their order: what data/decoding.py makes of them, and `words` of tagging."""
+    about = loaded.about
+    examples = examples_of(about.kind, lines)
+    encoded = loaded.read(examples)
+    found = decode(encoded, outputs_of(loaded.module, encoded, device), examples, about.labels, about.scheme)
+    if examples.words is not None:
+        return [{"words": words, **one} for words, one in zip(examples.words, found, strict=True)]
+    return found
 
 
-@contextmanager
-def _ordered_blocks() -> Iterator[None]:
-    """Datasets made inside keep their order, stay quiet, and have blocks of one piece."""
-    from ray.data import DataContext
+def examples_of(kind: str, lines: Sequence[tuple[Value, ...]]) -> Examples:
+    """Lines as unlabelled examples of a kind."""
+    if kind == "tagging":
+        listed = [values[0] for values in lines]
+        texts = [one if isinstance(one, str) else " ".join(one) for one in listed]
+        words = [
+            [one[start:end] for start, end in split_words(one)] if isinstance(one, str) else list(one) for one in listed
+        ]
+        return Examples(kind, texts, words=words)
+    columns: list[list[str]] = [[str(value) for value in column] for column in zip(*lines, strict=True)]
+    if kind == "multiple_choice":
+        return Examples(kind, columns[0], choices=[list(row) for row in zip(*columns[1:], strict=True)])
+    return Examples(kind, columns[0], columns[1] if len(columns) > 1 else None)
 
-    context = DataContext.get_current().copy()
-    context.execution_options.preserve_order = True
-    context.enable_progress_bars = False
-    context.print_on_execution_start = False
-    context.target_max_block_size = 1
-    with DataContext.current(context):
-        yield
+
+def shown(answer: Mapping[str, Any], scores: bool) -> dict[str, Any]:
+    """What is written of an answer."""
+    hidden = ("cut",) if scores else ("cut", "scores")
+    return {name: _rounded(value) for name, value in answer.items() if name not in hidden}
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return round(value, DIGITS)
+    if isinstance(value, dict):
+        return {name: _rounded(one) for name, one in value.items()}
+    return [_rounded(one) for one in value] if isinstance(value, list) else value

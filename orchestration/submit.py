@@ -30,8 +30,10 @@ PATHS = {
     "pretrain": ("storage", "corpus.sources", "tokenizer.path", "encoder.init"),
     "sweep": ("storage", "task.train", "task.validation", "task.test", "sweep.encoders"),
     "predict": (),
+    "embed": (),
     "doctor": ("storage",),
 }
+WITHOUT_CONFIG = ("predict", "embed")
 NO_PATHS = ("docstrings", "pretrained", "random")
 
 
@@ -52,7 +54,7 @@ class Request:
     verb: str
     words: list[str]
     config: Config | None
-    """None: predict has none."""
+    """None: predict and embed have none."""
     cluster: Cluster
     recipe: Path | None
     """A recipe of the user; a shipped one travels with the code."""
@@ -71,12 +73,12 @@ def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
     if not words or words[0] not in PATHS:
         given = f"{words[0]}: no verb that can be a job" if words else "nothing to run"
         raise UserError(f"submit: {given}; give one of: {', '.join(PATHS)}")
-    own = {"--detach", "--env"} | ({"--address"} if words[0] != "predict" else set())
+    own = {"--detach", "--env"} | ({"--address"} if words[0] not in WITHOUT_CONFIG else set())
     if misplaced := [word for word in words[1:] if word.partition("=")[0] in own]:
         raise UserError(f"submit: {misplaced[0].partition('=')[0]} stands behind {words[0]}; give it before the verb")
     if faults := list(complaints(list(words), "submit")):
         raise UserError("\n".join(dict.fromkeys(faults)))
-    if words[0] != "predict":
+    if words[0] not in WITHOUT_CONFIG:
         return list(words), []
     settings = [word for word in words if word.startswith("cluster.") and "=" in word]
     return [word for word in words if word not in settings], settings
@@ -85,12 +87,12 @@ def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
 def requested(words: list[str], options: argparse.Namespace, settings: Sequence[str]) -> Request:
     """Check words, which `options` were parsed from, as the job would. Raises UserError."""
     verb = words[0]
-    if verb == "predict":
+    if verb in WITHOUT_CONFIG:
         places = {"MODEL": str(options.model), "INPUT": str(options.input)}
         if options.output is not None:
             places["-o"] = str(options.output)
         check_paths(verb, None, places)
-        cluster = load_config(None, ["name=predict", *settings]).cluster
+        cluster = load_config(None, [f"name={verb}", *settings]).cluster
         return Request(verb, words, None, cluster, None, "none", requirements(cluster))
     overrides = list(options.overrides)
     if verb == "doctor" and options.recipe is None and not any(word.startswith("name=") for word in overrides):

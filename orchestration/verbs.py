@@ -8,12 +8,12 @@ import argparse
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from data.storage import fetch, place, publish, shown
+from data.storage import place, publish, shown
 from orchestration.cluster import (
     address_of,
     ask_for_cpus,
@@ -23,7 +23,7 @@ from orchestration.cluster import (
     joined,
     this_machine,
 )
-from orchestration.config import SWEEP_SECTIONS, Cluster, Config, to_yaml
+from orchestration.config import SWEEP_SECTIONS, Config, to_yaml
 from orchestration.doctor import check_nodes
 from orchestration.progress import Progress, Stage, log_path, run_log
 from orchestration.pulse import beating
@@ -130,8 +130,10 @@ def sweep(options: argparse.Namespace) -> int:
     check_storage(config)
     run = folder_of(config, "-sweep")
     check_identity(run, config, SWEEP_SECTIONS)
-    _on_nodes(config, options.dry_run, lambda nodes: check(config, nodes))
+    notes: list[str] = []
+    _on_nodes(config, options.dry_run, lambda nodes: notes.extend(check(config, nodes)))
     if options.dry_run:
+        print("\n".join(f"note: {note}" for note in notes), end="\n" * bool(notes))
         counts = len(points(config)), len(config.sweep.encoders), config.sweep.seeds
         print("{} points x {} encoders x {} seeds".format(*counts) + f" = {counts[0] * counts[1] * counts[2]} trials")
         print(f"each asks for {config.sweep.cpus_per_trial:g} CPU, {config.sweep.gpus_per_trial:g} GPU")
@@ -141,8 +143,11 @@ def sweep(options: argparse.Namespace) -> int:
         with joined(config.cluster) as nodes:
             check_resources(config, nodes)
             await_nodes(config, progress)
+            told: list[str] = []
             with progress.stage("sweep") as update:
-                entries = run_sweep(config, run, update)
+                entries = run_sweep(config, run, update, tell=told.append)
+            for note in told:
+                progress.say(Stage("task").line(f"note: {note}"))
         report = write_report(run)
         _print_leaderboard(entries, terminal.out)
         if lost := [entry for entry in entries if entry["status"] == "failed"]:
@@ -206,25 +211,6 @@ def report(options: argparse.Namespace) -> int:
     report = write_report(run)
     publish(report)
     print(as_typed(report))
-    return 0
-
-
-def predict(options: argparse.Namespace) -> int:
-    """Label a file."""
-    from orchestration.predict import check
-    from orchestration.predict import predict as label
-
-    model = place(options.model)
-    fetch(model)
-    check(model, options.input, options.output, options.text_field)
-    with ExitStack() as stack:
-        folder = Path(tempfile.mkdtemp(prefix="cloze-predict-"))
-        terminal = stack.enter_context(log_of(folder))
-        stack.enter_context(joined(Cluster(address=options.address)))
-        update = stack.enter_context(Progress(terminal.err).stage("predict"))
-        output = label(model, options.input, options.output, update, options.text_field)
-    shutil.rmtree(folder)
-    print(as_typed(output))
     return 0
 
 

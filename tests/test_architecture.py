@@ -1,6 +1,6 @@
 """The rules of the house, read from the sources: who may import whom, which door a library comes through, and form.
 
-    */config.py -> orchestration/config -> data/*, model/* (never each other) -> orchestration/* -> tuning/* -> cli
+*/config.py -> orchestration/config -> data/*, model/* (never each other) -> orchestration/* -> tuning/* -> cli
 """
 
 import ast
@@ -15,7 +15,8 @@ ROOT = Path(__file__).parent.parent
 ROOMS = ("data", "model", "orchestration", "tuning")
 LEAVES = ("data.config", "model.config", "tuning.config")
 ENTRANCES = tuple(
-    f"orchestration.{name}" for name in ("cli", "verbs", "row_verbs", "cluster_verbs", "job_verbs", "__main__")
+    f"orchestration.{name}"
+    for name in ("cli", "verbs", "row_verbs", "cluster_verbs", "job_verbs", "use_verbs", "__main__")
 )
 FILES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts): path
@@ -29,6 +30,7 @@ WITHOUT_RAY = (
     *(name for name in FILES if name.startswith("data.") and name not in WITH_RAY),
     *(f"orchestration.{name}" for name in ("config", "recipe", "plan", "progress", "metrics", "schedule")),
     *(f"orchestration.{name}" for name in ("steps", "engine", "checkpoint", "run", "clock", "pulse", "status")),
+    *(f"orchestration.{name}" for name in ("fill", "inference", "output", "places", "terminal")),
     *(f"tuning.{name}" for name in ("config", "space", "scores", "leaderboard", "charts", "report")),
     *(name for name in FILES if name.startswith("model.")),
 )
@@ -82,12 +84,15 @@ def allowed(name: str, module: str) -> bool:
         return True
     if module in ENTRANCES:
         return False
-    return target in {
-        "data": ("data",),
-        "model": ("model",),
-        "orchestration": ("data", "model", "orchestration"),
-        "tuning": ROOMS,
-    }[room]
+    return (
+        target
+        in {
+            "data": ("data",),
+            "model": ("model",),
+            "orchestration": ("data", "model", "orchestration"),
+            "tuning": ROOMS,
+        }[room]
+    )
 
 
 @pytest.mark.parametrize("name", FILES)

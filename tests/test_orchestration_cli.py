@@ -63,6 +63,8 @@ def here(tmp_path, monkeypatch):
         ("report nothing", "runs/nothing: no such run"),
         ("predict folder corpus.txt", "folder"),
         ("predict nowhere corpus.txt", "nowhere"),
+        ("embed nowhere corpus.txt", "nowhere"),
+        ("fill nowhere [MASK]", "nowhere"),
         ("pretrain name=x corpus.sources=corpus.txt cluster.address=http://h:8265", "that is a dashboard; a run joins"),
         ("submit pretrain --detach name=x", "--detach stands behind pretrain; give it before the verb"),
     ],

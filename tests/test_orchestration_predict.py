@@ -1,19 +1,16 @@
 """predict: a line out for every line in, in order, equal to transformers' own answer; refusals before any work."""
 
 import csv
-import gzip
 import json
 import shutil
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from data.config import UserError
-from data.texts import check_input, read_texts
-from model.classifier import label_texts, load_classifier
-from orchestration.predict import check, predict
+from model.heads.loading import load_head
+from orchestration.inference import load
+from orchestration.predict import answer_texts, predict
 
 WORDS = ["the", "a", "of", "to", "court", "law", "cell", "gene", "goal", "team", "song", "film", "rain", "good", "new"]
 LABELS = ["law", "biology", "sport"]
@@ -83,14 +80,13 @@ def test_every_line_has_its_answer_and_equals_transformers(ray_4_cpus, classifie
 
 
 def test_labels_do_not_depend_on_the_neighbours(classifier):
-    loaded = load_classifier(classifier)
-    texts = make_texts(700)
-    answers = label_texts(loaded, texts, "cpu")
-    assert label_texts(loaded, texts, "cpu") == answers
-    assert label_texts(loaded, [], "cpu") == []
-    backwards = label_texts(loaded, texts[::-1], "cpu")[::-1]
-    assert [a.label for a in backwards] == [a.label for a in answers]
-    assert [a.score for a in backwards] == pytest.approx([a.score for a in answers], abs=2e-6)
+    loaded = load(*load_head(classifier), classifier)
+    texts = [(text,) for text in make_texts(700)]
+    answers = answer_texts(loaded, texts, "cpu")
+    assert answer_texts(loaded, texts, "cpu") == answers
+    backwards = answer_texts(loaded, texts[::-1], "cpu")[::-1]
+    assert [a["label"] for a in backwards] == [a["label"] for a in answers]
+    assert [a["score"] for a in backwards] == pytest.approx([a["score"] for a in answers], abs=2e-6)
 
 
 def test_what_cannot_be_read_gets_an_error_line(ray_4_cpus, classifier, tmp_path):
@@ -108,66 +104,6 @@ def test_what_cannot_be_read_gets_an_error_line(ray_4_cpus, classifier, tmp_path
     assert [answer["error"].split(":")[0] for answer in answers[1:10]] == [f"line {n}" for n in range(2, 11)]
     assert answers[1]["error"] == "line 2: blank"
     assert all(set(answer) in ({"error"}, {"label", "score"}) for answer in answers)
-
-
-def texts_of(file: Path, text_field: str = "text") -> list[str | None]:
-    return [line.text for line in read_texts(file, check_input(file, text_field), text_field)]
-
-
-def test_text_lines_end_at_newlines_only(tmp_path):
-    file = tmp_path / "a.txt"
-    file.write_bytes(b"\xef\xbb\xbfone\r\n\n two\rthree \xe2\x80\xa8 four\n\xff\nlast without newline")
-    assert texts_of(file) == ["one", None, "two\rthree \u2028 four", None, "last without newline"]
-
-
-def test_csv_records_with_newlines_blank_lines_and_wrong_width(tmp_path):
-    file = tmp_path / "a.csv"
-    file.write_text('id,text\n1,"two\nlines, one record"\n\n2,plain\n3,too,wide\n4\n5,""\n')
-    assert texts_of(file) == ["two\nlines, one record", None, "plain", None, None, None]
-
-
-def test_tsv_with_stray_quotes(tmp_path):
-    file = tmp_path / "a.tsv"
-    file.write_text('text\tlabel\n"open quote\tx\nsay "yes"\ty\n')
-    assert texts_of(file) == ['"open quote', 'say "yes"']
-
-
-def test_parquet_nulls_and_another_field(tmp_path):
-    file = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"body": ["x", None, "z"], "n": [1, 2, 3]}), file)
-    assert texts_of(file, "body") == ["x", None, "z"]
-    assert texts_of(file, "n") == [None, None, None]
-
-
-def test_a_cut_archive_gives_what_can_be_read_and_says_so(tmp_path):
-    file = tmp_path / "a.txt.gz"
-    whole = gzip.compress("\n".join(make_texts(5000)).encode())
-    file.write_bytes(whole[: len(whole) // 2])
-    lines = list(read_texts(file, "text", "text"))
-    assert lines[-1].number == 0
-    assert "the rest of the file" in str(lines[-1].error)
-    assert all(line.text for line in lines[:-1])
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("missing.txt", None, "no such file"),
-        ("empty.txt", b"", "is empty"),
-        ("empty.csv", b"", "is empty"),
-        ("header.csv", b"text,label\n", "holds no rows"),
-        ("other.csv", b"body,label\nx,y\n", "no column 'text'; the columns there are: body, label"),
-        ("other.jsonl", b'{"body": "x"}\n{"body": "y"}\n', "no 'text' in its first 2 lines"),
-        ("texts.docx", b"PK", "suffix tells no format"),
-    ],
-)
-def test_bad_input_is_refused_in_one_line(name, content, message, tmp_path):
-    if content is not None:
-        (tmp_path / name).write_bytes(content)
-    with pytest.raises(UserError, match=message) as caught:
-        check(tmp_path / "model", tmp_path / name, None)
-    assert "\n" not in str(caught.value)
-    assert str(tmp_path / name) in str(caught.value)
 
 
 def pickle_weights(folder: Path) -> None:
@@ -190,11 +126,11 @@ def change_config(folder: Path, **values: object) -> None:
         (lambda f: (f / "config.json").write_text("{"), "config.json cannot be read"),
         (lambda f: change_config(f, architectures=["BertForMaskedLM"]), "cloze sweep"),
         (lambda f: change_config(f, architectures=None), "names no architecture"),
-        (lambda f: change_config(f, problem_type="regression"), "regression is not read"),
-        (lambda f: change_config(f, model_type="unheard"), "cannot be loaded"),
+        (lambda f: change_config(f, problem_type="regression"), "weights are missing or misshapen"),
+        (lambda f: change_config(f, model_type="unheard"), "unheard"),
         (lambda f: (f / "model.safetensors").unlink(), "holds no weights"),
         (lambda f: (f / "model.safetensors").write_bytes(b"\0" * 100), "cannot be loaded"),
-        (lambda f: change_config(f, num_hidden_layers=2), "weights are missing"),
+        (lambda f: change_config(f, num_hidden_layers=2), "not a whole encoder"),
         (pickle_weights, "pickle"),
         (lambda f: [p.unlink() for p in f.glob("tokenizer*")], "no tokenizer"),
     ],

@@ -6,13 +6,13 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from tiny_encoder import make_examples, write_encoder
+from tiny_encoder import make_examples, read, write_encoder
 
 from model.config import Head
 from model.heads.building import build_head
 from tuning import features as module
 from tuning.features import Request, cache_features, encoder_fingerprint, load_features
-from tuning.inputs import encode
+from tuning.finetune import tensors
 
 
 def quiet(text: str, fraction: float | None) -> None:
@@ -26,7 +26,7 @@ def encoder(tmp_path_factory):
 
 def request_for(encoder, longest: int = 14) -> Request:
     examples = {"train": make_examples(700, 1, longest=longest), "validation": make_examples(31, 2)}
-    splits = {name: encode(one.texts, one.labels, encoder, 16) for name, one in examples.items()}
+    splits = {name: read(one, encoder).encoded for name, one in examples.items()}
     return Request(encoder, encoder_fingerprint(encoder), splits)
 
 
@@ -40,10 +40,10 @@ def test_features_equal_the_encoder_in_the_loop_row_by_row(ray_4_cpus, encoder, 
         objective = build_head(request.encoder, Head(), ["a", "b", "c"], mode="frozen", seed=3).eval()
         for name, split in request.splits.items():
             cached = load_features(folder, name)
-            assert cached.shape == (len(split.labels), 16) and cached.dtype == np.float32
+            assert cached.shape == (len(split), 16) and cached.dtype == np.float32
             with torch.no_grad():
-                for row in (0, 1, 17, len(split.labels) - 1):  # one by one: other batches than the cache had
-                    expected = objective.logits(split.batch(np.array([row])))
+                for row in (0, 1, 17, len(split) - 1):  # one by one: other batches than the cache had
+                    expected = objective.logits(tensors(split, np.array([row])))
                     actual = objective.logits({"features": torch.from_numpy(cached[row : row + 1].copy())})
                     torch.testing.assert_close(actual, expected, atol=1e-4, rtol=0)
     assert not list(tmp_path.glob("*.part"))

@@ -1,19 +1,18 @@
 """One trial alone: it learns, repeats exactly, keeps its best epoch, sees the same order in every mode, ends on NaN."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tiny_encoder import make_examples, write_encoder
+from tiny_encoder import GOAL, LABELS, make_examples, read, write_encoder
 
 from model.config import Head
 from model.heads.building import build_head
+from orchestration.inference import outputs_of
 from tuning.config import Finetune
-from tuning.finetune import Split, epoch_order, predict_logits, run_trial
-from tuning.inputs import encode
-
-LABELS = ["a", "b", "c"]
+from tuning.finetune import Part, epoch_order, predicted, run_trial, tensors
 
 
 @pytest.fixture(scope="module")
@@ -22,20 +21,21 @@ def encoder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def splits(encoder) -> tuple[Split, Split]:
-    examples = make_examples(150, 1), make_examples(80, 2)
-    return tuple(encode(one.texts, one.labels, encoder, 16) for one in examples)
+def splits(encoder) -> tuple[Part, Part]:
+    return read(make_examples(150, 1), encoder), read(make_examples(80, 2), encoder)
 
 
 def run(encoder, splits, seed: int = 0, **settings) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     values = {"mode": "full", "learning_rate": 3e-3, "epochs": 6, "length": 16, "global_batch": 16, **settings}
-    return run_trial(Finetune(**values), encoder, LABELS, *splits, "accuracy", seed, lambda record: None)
+    train, validation = splits
+    return run_trial(Finetune(**values), Head(), encoder, GOAL, train.encoded, validation, seed, lambda record: None)
 
 
 def test_a_full_trial_learns_and_hands_back_its_best_epoch(encoder, splits) -> None:
     reports = []
     settings = Finetune(mode="full", learning_rate=3e-3, epochs=6, length=16, global_batch=16)
-    outcome, weights = run_trial(settings, encoder, LABELS, *splits, "accuracy", 0, reports.append)
+    train, validation = splits
+    outcome, weights = run_trial(settings, Head(), encoder, GOAL, train.encoded, validation, 0, reports.append)
     assert outcome["status"] == "done" and reports == outcome["epochs"]
     assert [record["epoch"] for record in reports] == [1, 2, 3, 4, 5, 6]
     assert reports[-1]["train_loss"] < 0.5 * reports[0]["train_loss"]
@@ -45,8 +45,9 @@ def test_a_full_trial_learns_and_hands_back_its_best_epoch(encoder, splits) -> N
     objective = build_head(encoder, Head(), LABELS, seed=5)
     model = objective.model
     model.load_state_dict(weights, strict=False)
-    logits = predict_logits(objective, splits[1])
-    assert (logits.argmax(-1) == splits[1].labels).mean() == outcome["score"]
+    found = predicted(objective.eval(), GOAL, validation, "cpu")
+    right = [one["label"] == target for one, target in zip(found, validation.examples.targets, strict=True)]
+    assert np.mean(right) == outcome["score"]
     assert outcome["trained_parameters"] == outcome["total_parameters"] == sum(p.numel() for p in model.parameters())
 
 
@@ -68,10 +69,10 @@ def test_a_trial_leaves_the_callers_generator_alone(encoder, splits) -> None:
 def test_cached_features_train_the_same_head_as_the_frozen_encoder_in_the_loop(encoder, splits) -> None:
     objective = build_head(encoder, Head(), LABELS, mode="frozen", seed=0).eval()
     cached = []
-    for split in splits:
+    for part in splits:
         with torch.no_grad():
-            features = objective.features(split.batch(np.arange(len(split.labels)))).numpy()
-        cached.append(Split(split.input_ids, split.lengths, split.labels, features))
+            features = objective.features(tensors(part.encoded, np.arange(len(part.encoded)))).numpy()
+        cached.append(replace(part, encoded=replace(part.encoded, features=features)))
     torch.manual_seed(0)
     slow, in_the_loop = run(encoder, splits, mode="frozen", epochs=3, learning_rate=1e-2)
     fast, from_features = run(encoder, cached, mode="frozen", epochs=3, learning_rate=1e-2)
@@ -98,19 +99,10 @@ def test_a_diverging_trial_ends_as_nan_without_weights(encoder, splits, mode: st
     assert "learning rate" in outcome["error"] or "validation loss" in outcome["error"]
 
 
-def test_batches_are_no_longer_than_their_longest_row(encoder) -> None:
-    split = encode(["w1", "w1 w2 w3", " ".join(["w4"] * 40)], [0, 1, 2], encoder, 16)
-    assert split.input_ids.shape == (3, 16) and split.lengths.tolist() == [3, 5, 16]
-    batch = split.batch(np.array([1, 0]))
-    assert batch["input_ids"].tolist() == [[2, 6, 7, 8, 3], [2, 6, 3, 0, 0]]
-    assert batch["attention_mask"].tolist() == [[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]]
-    assert batch["labels"].tolist() == [1, 0] and batch["labels"].dtype == torch.int64
-
-
 def test_predictions_come_back_in_order(encoder, splits) -> None:
-    objective = build_head(encoder, Head(), LABELS, mode="full", seed=0).train()
-    logits = predict_logits(objective, splits[1])
-    assert objective.training
+    objective = build_head(encoder, Head(), LABELS, mode="full", seed=0).eval()
+    encoded = splits[1].encoded
+    logits = outputs_of(objective, encoded, "cpu")["logits"]
     with torch.no_grad():
-        alone = objective.eval().logits(splits[1].batch(np.array([17]))).numpy()
+        alone = objective.logits(tensors(encoded, np.array([17]))).numpy()
     np.testing.assert_allclose(logits[17:18], alone, atol=1e-5)

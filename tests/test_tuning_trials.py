@@ -10,10 +10,10 @@ import time
 from pathlib import Path
 
 from test_tuning_sweep import quiet, stamps
-from tiny_encoder import make_task, write_encoder
+from tiny_encoder import GOAL, make_task, read, write_encoder
 
+from model.config import Head
 from tuning.config import Finetune
-from tuning.inputs import encode
 from tuning.trials import Trial, make_result, prune_weights, read_results
 from tuning.tuner import Inputs, run_trials
 
@@ -21,28 +21,30 @@ WEIGHTS = "weights.safetensors"
 
 
 class Deadly:
-    """Labels that end the process that counts them, as a lack of memory would."""
+    """A goal that ends the process that reads it, as a lack of memory would."""
 
-    def __len__(self) -> int:
+    @property
+    def labels(self) -> tuple[str, ...]:
         os.kill(os.getpid(), signal.SIGKILL)
-        return 2
+        return ()
 
 
 def make_trial(folder: Path, point: str, seed: int, encoder: str = "pretrained") -> Trial:
     settings = Finetune(mode="full", epochs=1, length=16).model_dump(mode="json")
     name = f"{encoder}-{point}-s{seed}"
-    return Trial(name, encoder, str(folder), point, {}, settings, seed, "accuracy", "inputs")
+    head = Head().model_dump(mode="json")
+    return Trial(name, encoder, str(folder), point, {}, settings, head, seed, "accuracy", "inputs")
 
 
 def test_a_trial_whose_process_died_failed_and_is_tried_again_by_the_same_command(ray_4_cpus, tmp_path) -> None:
     encoder, task = write_encoder(tmp_path / "encoder"), make_task()
-    splits = {s: encode(getattr(task, s).texts, getattr(task, s).labels, encoder, 16) for s in ("train", "validation")}
+    parts = {split: read(getattr(task, split), encoder) for split in ("train", "validation")}
     trial, trials = make_trial(encoder, "p", 0), tmp_path / "trials"
-    deadly = Inputs(Deadly(), {("pretrained", 16): splits}, {}, trials, 1, 0)  # type: ignore[arg-type]
+    deadly = Inputs(Deadly(), {trial.reading: parts}, {}, trials, 1, 0)
     result = run_trials([trial], deadly, tmp_path, quiet, lambda _: None)[trial.id]
     assert result["status"] == "failed" and result["error"] and result["score"] is None
     assert not (trials / trial.id / "result.json").exists() and read_results([trial], trials) == {}
-    healthy, ended = dataclasses.replace(deadly, labels=task.labels), []
+    healthy, ended = dataclasses.replace(deadly, goal=GOAL), []
     assert run_trials([trial], healthy, tmp_path, quiet, ended.append)[trial.id]["status"] == "done"
     assert [one["status"] for one in ended] == ["done"] and read_results([trial], trials)[trial.id] == ended[0]
 
@@ -74,7 +76,7 @@ def test_a_killed_sweep_goes_on_where_it_was(ray_4_cpus, cloze, tmp_path) -> Non
     task = make_task()
     for name in ("train", "validation"):
         part = getattr(task, name)
-        lines = [f"{text}\t{task.labels[label]}\n" for text, label in zip(part.texts, part.labels, strict=True)]
+        lines = [f"{text}\t{label}\n" for text, label in zip(part.texts, part.targets, strict=True)]
         (tmp_path / f"{name}.tsv").write_text("text\tlabel\n" + "".join(lines))
     command = [
         "sweep", "name=tiny", "task.train=train.tsv", "task.validation=validation.tsv", "finetune.length=16",

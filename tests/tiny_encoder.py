@@ -4,10 +4,14 @@ from pathlib import Path
 
 import numpy as np
 
-from data.classification import Split, TaskData
+from data.alignment import encode_examples
+from data.examples import Examples, TaskData
+from tuning.finetune import Goal, Part
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 NUM_WORDS = 60
+LABELS = ("first", "second", "third")
+GOAL = Goal(LABELS, "accuracy")
 
 
 def write_tokenizer(folder: Path) -> None:
@@ -42,7 +46,7 @@ def write_encoder(folder: Path, seed: int = 0, width: int = 16, positions: int =
     return folder
 
 
-def make_examples(number: int, seed: int, classes: int = 3, longest: int = 14) -> Split:
+def make_examples(number: int, seed: int, classes: int = 3, longest: int = 14) -> Examples:
     """Words w20 ... w59, about half of them and at least one replaced by the class's: c owns w(5c) ... w(5c+4)."""
     random = np.random.default_rng(seed)
     labels = random.integers(0, classes, number)
@@ -53,10 +57,15 @@ def make_examples(number: int, seed: int, classes: int = 3, longest: int = 14) -
         owned[0] = True
         words[owned] = 5 * label + random.integers(0, 5, owned.sum())
         texts.append(" ".join(f"w{word}" for word in random.permutation(words)))
-    return Split(texts, labels.astype(np.int64))
+    return Examples("classification", texts, targets=[LABELS[label] for label in labels])
 
 
 def make_task(train: int = 120, validation: int = 60) -> TaskData:
     """A task of three classes."""
     splits = make_examples(train, 1), make_examples(validation, 2), make_examples(validation, 3)
-    return TaskData(["first", "second", "third"], *splits)
+    return TaskData("classification", list(LABELS), None, *splits)
+
+
+def read(examples: Examples, encoder: Path, length: int = 16) -> Part:
+    """The examples as a trial on `encoder` reads them."""
+    return Part(examples, encode_examples(examples, LABELS, encoder, length))

@@ -1,9 +1,9 @@
-"""Outputs of a frozen encoder, computed once: token ids -> hidden states of the first token, as files in the cache.
+"""Outputs of a frozen encoder, computed once: token ids -> pooled hidden states, as files in the cache.
 
 A frozen encoder in evaluation mode is a fixed function, so every frozen trial (any learning rate, any seed) trains
 its head on the same vectors. Ray Data runs the encoder over the cluster, one long execution for all that is missing.
-In: encoder folders with the splits of a task. Out: <cache>/features-<fingerprint>/<split>.npy, (N, D) float32, in the
-order of the split. Knows nothing of trials.
+In: encoder folders with the splits of a task. Out: <cache>/features-<fingerprint>/<split>.npy, (U, D) float32, in the
+order of the split's units. Knows nothing of trials.
 """
 
 import functools
@@ -13,14 +13,16 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from data.examples import Encoded
 from data.storage import fetch, fetch_once, publish
-from tuning.finetune import Split
+from model.encoder import check_folder
+from model.families import setting
 
 LARGEST_BYTES = 4 * 2**30  # of one encoder's features; beyond, frozen trials run the encoder instead
 BLOCK_ROWS = 256  # rows of one task's batch: a second or so of a BERT-base on one core per block
@@ -35,24 +37,26 @@ class Request:
     """Hugging Face folder."""
     fingerprint: str
     """Of the encoder's files."""
-    splits: Mapping[str, Split]
+    splits: Mapping[str, Encoded]
+    pooling: str = "cls"
+    """What becomes of a row's hidden states: cls, mean, max."""
 
     def folder(self, cache: Path) -> Path:
         """Where these features lie: a changed encoder, task, tokenizer or length is another folder."""
-        digest = hashlib.sha256(f"cls {self.fingerprint}".encode())
+        digest = hashlib.sha256(f"{self.pooling} {self.fingerprint}".encode())
         for name, split in sorted(self.splits.items()):
-            digest.update(f"{name} {split.input_ids.shape} {split.input_ids.dtype}".encode())
-            digest.update(split.input_ids.tobytes())
-            digest.update(split.lengths.astype(np.int64).tobytes())
+            for array in (split.input_ids, split.lengths, split.segments):
+                if array is not None:
+                    digest.update(f"{name} {array.shape} {array.dtype}".encode() + array.tobytes())
         return cache / f"features-{digest.hexdigest()[:16]}"
 
     def width(self) -> int:
         """D."""
-        return json.loads((self.encoder / "config.json").read_text(encoding="utf-8"))["hidden_size"]
+        return setting(check_folder(self.encoder), "hidden_size")
 
     def estimated_bytes(self) -> int:
         """Size of the features, known before they are computed."""
-        return sum(len(split.labels) for split in self.splits.values()) * self.width() * 4
+        return sum(len(split) for split in self.splits.values()) * self.width() * 4
 
 
 def encoder_fingerprint(folder: Path) -> str:
@@ -119,7 +123,7 @@ def _compute(todo: Mapping[Path, Request], num_cpus: float, num_gpus: float, pro
         shutil.rmtree(parts[folder], ignore_errors=True)
         parts[folder].mkdir(parents=True)
         for name, split in request.splits.items():
-            file, shape = parts[folder] / f"{name}.npy", (len(split.labels), request.width())
+            file, shape = parts[folder] / f"{name}.npy", (len(split), request.width())
             arrays[k, name] = np.lib.format.open_memmap(file, mode="w+", dtype=np.float32, shape=shape)
             blocks += _blocks(k, name, split)
     # One item a block, by number: Ray neither cuts nor merges it, and wants a batch size where there are GPUs.
@@ -127,7 +131,7 @@ def _compute(todo: Mapping[Path, Request], num_cpus: float, num_gpus: float, pro
     items = [{"block": number} for number in range(len(blocks))]
     dataset = ray.data.from_items(items, override_num_blocks=len(items))
     dataset.set_name(f"{run}-features")
-    encoders = [(str(request.encoder), request.fingerprint) for request in todo.values()]
+    encoders = [(str(request.encoder), request.fingerprint, request.pooling) for request in todo.values()]
     settings = {"blocks": references, "encoders": encoders, "uses_gpu": num_gpus > 0}
     # Tasks with the encoder kept per process, not actors: Ray keeps a task's process, which has imported torch and
     # transformers (6 s), for the next task, while an actor's process ends with it.
@@ -145,56 +149,38 @@ def _compute(todo: Mapping[Path, Request], num_cpus: float, num_gpus: float, pro
     for array in arrays.values():
         array.flush()
     for folder, request in todo.items():
-        manifest = {"encoder": str(request.encoder), "rows": {n: len(s.labels) for n, s in request.splits.items()}}
+        manifest = {"encoder": str(request.encoder), "rows": {n: len(s) for n, s in request.splits.items()}}
         (parts[folder] / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
         shutil.rmtree(folder, ignore_errors=True)
         parts[folder].rename(folder)
         publish(folder, last="manifest.json")
 
 
-def _blocks(request: int, name: str, split: Split) -> list[Any]:
-    """Arrow tables of at most BLOCK_ROWS rows, rows of similar length together, so that little of them is padding."""
-    import pyarrow as pa
-
+def _blocks(request: int, name: str, split: Encoded) -> list[Any]:
+    """At most BLOCK_ROWS rows each, rows of similar length together, so that little of them is padding."""
     order = np.argsort(split.lengths, kind="stable")
-    tables = []
-    for start in range(0, len(order), BLOCK_ROWS):
-        rows = order[start : start + BLOCK_ROWS]
-        ids = [split.input_ids[row, : split.lengths[row]].astype(np.int32) for row in rows]
-        tables.append(
-            pa.table({
-                "request": pa.array(np.full(len(rows), request)),
-                "split": pa.array([name] * len(rows)),
-                "row": pa.array(rows.astype(np.int64)),
-                "input_ids": pa.array(ids, type=pa.list_(pa.int32())),
-            })
-        )  # fmt: skip
-    return tables
+    pieces = (order[start : start + BLOCK_ROWS] for start in range(0, len(order), BLOCK_ROWS))
+    return [(request, name, rows, replace(split, labels=None).batch(rows)) for rows in pieces]
 
 
-def _encode_block(batch: Any, blocks: list[Any], encoders: list[tuple[str, str]], uses_gpu: bool) -> Any:
+def _encode_block(batch: Any, blocks: list[Any], encoders: list[tuple[str, str, str]], uses_gpu: bool) -> Any:
     """The block that the batch numbers, all of one request: token ids -> features."""
     import ray
     import torch
 
-    block: Any = ray.get(blocks[int(batch["block"][0])])
-    batch = {name: block.column(name).to_numpy() for name in block.column_names}
+    request, name, rows, arrays = ray.get(blocks[int(batch["block"][0])])
     device = "cuda" if uses_gpu and torch.cuda.is_available() else "cpu"
-    ids = [np.asarray(row) for row in batch["input_ids"]]
-    lengths = np.array([len(row) for row in ids])
-    padded = np.zeros((len(ids), lengths.max()), np.int64)
-    for row, one in zip(padded, ids, strict=True):
-        row[: len(one)] = one
-    split = Split(padded, lengths, np.zeros(len(ids), np.int64))
-    objective = _objective(*encoders[int(batch["request"][0])], device)
+    module = _module(*encoders[request], device)
     with torch.no_grad():
-        tokens = {key: value.to(device) for key, value in split.batch(np.arange(len(ids))).items()}
-        features = objective.features(tokens).float().cpu().numpy()
-    return {"request": batch["request"], "split": batch["split"], "row": batch["row"], "features": features}
+        tokens = {key: torch.from_numpy(array).to(device) for key, array in arrays.items()}
+        features = module.features(tokens).float().cpu().numpy()
+    return {
+        "request": np.full(len(rows), request), "split": np.array([name] * len(rows)), "row": rows, "features": features
+    }
 
 
 @functools.lru_cache(maxsize=4)
-def _objective(encoder: str, fingerprint: str, device: str) -> Any:
+def _module(encoder: str, fingerprint: str, pooling: str, device: str) -> Any:
     """The encoder under some head (features lie before it), in evaluation mode, kept in this process.
 
     The fingerprint is part of the key: the folder may hold another encoder tomorrow.
@@ -203,4 +189,5 @@ def _objective(encoder: str, fingerprint: str, device: str) -> Any:
     from model.heads.building import build_head
 
     fetch(Path(encoder))
-    return build_head(encoder, Head(), ("a", "b"), mode="frozen").eval().to(device)
+    head = Head.model_validate({"pooling": pooling, "layers": "linear"})
+    return build_head(encoder, head, ("a", "b"), mode="frozen").eval().to(device)

@@ -1,11 +1,13 @@
-"""One trial: an encoder folder, a head and labelled examples -> validation scores per epoch and the best weights.
+"""One trial: an encoder folder, a head and examples -> validation scores per epoch and the best weights.
 
 Runs in the trial's own process through the one loop of orchestration/steps.py. The order of examples depends on
-(seed, epoch) alone, so that frozen and full, pretrained and random see the same. Knows neither Ray nor files of runs.
+(seed, epoch) alone, so that all modes, pretrained and random encoders see the same. Knows neither Ray nor files of
+runs.
 """
 
+import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,57 +15,66 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
+from data.decoding import decode
+from data.examples import Encoded, Examples
 from model.config import Head
+from model.freezing import learning_rate_scales
 from model.heads.building import build_head
 from model.heads.contract import HeadModule
 from orchestration.engine import PlainEngine
+from orchestration.inference import outputs_of
 from orchestration.schedule import learning_rate
-from orchestration.steps import train_steps
+from orchestration.steps import evaluate, train_steps
 from tuning.config import Finetune
-from tuning.scores import METRICS
-
-EVAL_ROWS = 128  # rows of an evaluation batch; sorted by length first, so little of it is padding
+from tuning.scores import METRICS, RANKED, rank_passages, score
 
 
 @dataclass(frozen=True)
-class Split:
-    """Labelled examples: N of them, at most T tokens long."""
+class Goal:
+    """What a trial must know of its task beside the examples."""
 
-    input_ids: np.ndarray
-    """(N, T) integers, padded on the right."""
-    lengths: np.ndarray
-    """(N,) tokens that are not padding."""
-    labels: np.ndarray
-    """(N,) int64."""
-    features: np.ndarray | None = None
-    """(N, D) float32: the frozen encoder's outputs, which then stand for the tokens."""
-
-    def batch(self, rows: np.ndarray) -> dict[str, Tensor]:
-        """The examples `rows` as a batch, no longer than the longest of them."""
-        batch = {"labels": torch.from_numpy(self.labels[rows].astype(np.int64))}
-        if self.features is not None:
-            return {**batch, "features": torch.from_numpy(self.features[rows].astype(np.float32))}
-        lengths = self.lengths[rows]
-        longest = int(lengths.max())
-        mask = np.arange(longest) < lengths[:, None]
-        ids = self.input_ids[rows, :longest].astype(np.int64)
-        return {**batch, "input_ids": torch.from_numpy(ids), "attention_mask": torch.from_numpy(mask.astype(np.int64))}
+    labels: tuple[str, ...]
+    metric: str
+    scheme: str | None = None
+    """tagging: how tags mark entities."""
+    label_counts: Mapping[str, int] | None = None
+    """Training targets of each label."""
 
 
-def epoch_order(examples: int, seed: int, epoch: int) -> np.ndarray:
-    """The permutation in which epoch `epoch` (0-based) reads the training examples."""
-    return np.random.default_rng((seed, epoch)).permutation(examples)
+@dataclass(frozen=True)
+class Part:
+    """One split as a trial reads it."""
+
+    examples: Examples
+    encoded: Encoded
+    passages: Encoded | None = None
+    """embedding: what is searched, M rows."""
+    right: np.ndarray | None = None
+    """(N,) int64: of the passages, the right one of each example."""
+
+
+def epoch_order(units: int, seed: int, epoch: int) -> np.ndarray:
+    """The permutation in which epoch `epoch` (0-based) reads the training units."""
+    return np.random.default_rng((seed, epoch)).permutation(units)
+
+
+def make_head(settings: Finetune, head: Head, goal: Goal, train: Encoded, encoder: Path | str, seed: int) -> HeadModule:
+    """The module that a trial trains, new. Raises ValueError as build_head does."""
+    return build_head(
+        encoder, head, goal.labels, mode=settings.mode, top_k=settings.top_k, lora_rank=settings.lora_rank,
+        lora_alpha=settings.lora_alpha, seed=seed, label_counts=goal.label_counts,
+        num_choices=train.group if head.kind == "multiple_choice" else None,
+    )  # fmt: skip
 
 
 def run_trial(
     settings: Finetune,
+    head: Head,
     encoder: Path | str,
-    labels: Sequence[str],
-    train: Split,
-    validation: Split,
-    metric: str,
+    goal: Goal,
+    train: Encoded,
+    validation: Part,
     seed: int,
     report: Callable[[dict[str, Any]], None],
     device: str = "cpu",
@@ -77,51 +88,50 @@ def run_trial(
     """
     epochs: list[dict[str, Any]] = []
     best: dict[str, Tensor] = {}
-    score, best_epoch, error = None, None, None
+    top, best_epoch, error = None, None, None
     with torch.random.fork_rng(devices=list(range(torch.cuda.device_count())) if device != "cpu" else []):
-        objective = build_head(
-            encoder, Head(), labels, mode=settings.mode, top_k=settings.top_k, lora_rank=settings.lora_rank,
-            lora_alpha=settings.lora_alpha, seed=seed,
-        )  # fmt: skip
+        module = make_head(settings, head, goal, train, encoder, seed)
         started = time.monotonic()  # loading, and the imports of a process's first trial (6 s), are not training
         torch.manual_seed(seed)  # dropout
-        engine = PlainEngine(objective, settings.weight_decay, settings.gradient_clipping, device)
+        scales = learning_rate_scales(module, settings.layerwise_lr_decay) if settings.layerwise_lr_decay < 1 else None
+        engine = PlainEngine(module, settings.weight_decay, settings.gradient_clipping, device, scales)
         try:
-            for record in _epochs(engine, settings, train, validation, metric, seed):
+            for record in _epochs(engine, settings, goal, train, validation, seed):
                 epochs.append(record)
-                if METRICS[metric].beats(record["score"], score):
-                    score, best_epoch = record["score"], record["epoch"]
-                    best = trained_weights(objective)
+                if record["score"] is not None and METRICS[goal.metric].beats(record["score"], top):
+                    top, best_epoch = record["score"], record["epoch"]
+                    best = trained_weights(module)
                 report(record)
         except FloatingPointError as fault:
-            score, best_epoch, error, best = None, None, str(fault), {}
+            top, best_epoch, error, best = None, None, str(fault), {}
+    if error is None and top is None:
+        error = f"{goal.metric} is no number in any epoch: every prediction is the same"
     outcome = {
         "status": "done" if error is None else "nan",
-        "score": score,
+        "score": top,
         "best_epoch": best_epoch,
         "epochs": epochs,
         "seconds": round(time.monotonic() - started, 3),
-        "trained_parameters": objective.parameter_counts["trained"],
-        "total_parameters": objective.parameter_counts["total"],
+        **{f"{name}_parameters": count for name, count in module.parameter_counts.items()},
         "error": error,
     }
     return outcome, best
 
 
 def _epochs(
-    engine: PlainEngine, settings: Finetune, train: Split, validation: Split, metric: str, seed: int
+    engine: PlainEngine, settings: Finetune, goal: Goal, train: Encoded, validation: Part, seed: int
 ) -> Iterator[dict[str, Any]]:
     """Train epoch by epoch; yields {"epoch" from 1, "train_loss", "loss", "score"}. Raises FloatingPointError."""
-    examples = len(train.labels)
-    steps_per_epoch = -(-examples // settings.global_batch)
+    units = len(train)
+    steps_per_epoch = -(-units // settings.global_batch)
     steps = steps_per_epoch * settings.epochs
 
     def batches() -> Iterator[tuple[int, list[dict[str, Tensor]]]]:
         for epoch in range(settings.epochs):
-            order = epoch_order(examples, seed, epoch)
+            order = epoch_order(units, seed, epoch)
             for k in range(steps_per_epoch):
-                rows = order[k * settings.global_batch : (k + 1) * settings.global_batch]
-                yield epoch * steps_per_epoch + k, [train.batch(rows)]
+                chosen = order[k * settings.global_batch : (k + 1) * settings.global_batch]
+                yield epoch * steps_per_epoch + k, [tensors(train, chosen)]
 
     def rate(step: int) -> float:
         return learning_rate(step, steps, settings.learning_rate, settings.warmup_ratio)
@@ -132,32 +142,45 @@ def _epochs(
         epoch, last = divmod(record.step + 1, steps_per_epoch)
         if last:
             continue
-        logits = predict_logits(engine.module, validation, engine.device)
-        validation_loss = float(functional.cross_entropy(torch.from_numpy(logits), torch.from_numpy(validation.labels)))
-        if not np.isfinite(validation_loss):
+        found, validation_loss = judged(engine, goal, validation)
+        if not math.isfinite(validation_loss):
             raise FloatingPointError(f"epoch {epoch}: the validation loss is {validation_loss}")
-        score = METRICS[metric].compute(validation.labels, logits.argmax(-1))
-        yield {"epoch": epoch, "train_loss": loss / targets, "loss": validation_loss, "score": score}
+        yield {"epoch": epoch, "train_loss": loss / max(1, targets), "loss": validation_loss, "score": found}
         loss, targets = 0.0, 0
 
 
-@torch.no_grad()
-def predict_logits(objective: Any, split: Split, device: torch.device | str = "cpu") -> np.ndarray:
-    """(N, C) float32 logits in the order of the split, dropout off; the mode that was set before comes back."""
-    training = objective.training
-    objective.eval()
-    order = np.argsort(split.lengths, kind="stable")
-    pieces = []
-    for start in range(0, len(order), EVAL_ROWS):
-        batch = split.batch(order[start : start + EVAL_ROWS])
-        pieces.append(objective.logits({key: value.to(device) for key, value in batch.items()}).float().cpu().numpy())
-    objective.train(training)
-    logits = np.concatenate(pieces)
-    back = np.empty_like(logits)
-    back[order] = logits
-    return back
+def judged(engine: PlainEngine, goal: Goal, part: Part) -> tuple[float | None, float]:
+    """(score of the goal's metric, None where it is no number; loss per target) of a split, dropout off."""
+    module, encoded = engine.module, part.encoded
+    training = module.training
+    module.eval()
+    every = np.argsort(encoded.lengths.reshape(-1, encoded.group).max(1), kind="stable")
+    batches = (tensors(encoded, every[k : k + EVALUATION_UNITS]) for k in range(0, len(every), EVALUATION_UNITS))
+    loss = evaluate(engine, batches)["loss"]
+    predictions = predicted(module, goal, part, str(engine.device))
+    module.train(training)
+    return score(goal.metric, part.examples.kind, part.examples.targets or [], predictions), loss
 
 
-def trained_weights(objective: HeadModule) -> dict[str, Tensor]:
-    """Copies of the weights that train, by the classifier's own names, on the CPU."""
-    return {n: p.detach().cpu().clone() for n, p in objective.model.named_parameters() if p.requires_grad}
+EVALUATION_UNITS = 64  # of a validation batch; sorted by length first, so little of it is padding
+
+
+def predicted(module: Any, goal: Goal, part: Part, device: str) -> list[dict[str, Any]]:
+    """A prediction for each example, as data/decoding.py has them; of retrieval {"rank"}."""
+    outputs = outputs_of(module, part.encoded, device)
+    if goal.metric not in RANKED:
+        return decode(part.encoded, outputs, part.examples, goal.labels, goal.scheme)
+    assert part.passages is not None and part.right is not None
+    passages = outputs_of(module, part.passages, device)["vectors"]
+    ranks = rank_passages(outputs["vectors"][:: part.encoded.group], passages, part.right)
+    return [{"rank": int(rank)} for rank in ranks]
+
+
+def tensors(encoded: Encoded, units: np.ndarray) -> dict[str, Tensor]:
+    """Units as a batch of tensors."""
+    return {name: torch.from_numpy(array) for name, array in encoded.batch(units).items()}
+
+
+def trained_weights(module: HeadModule) -> dict[str, Tensor]:
+    """Copies of the weights that train, by the model's own names, on the CPU."""
+    return {n: p.detach().cpu().clone() for n, p in module.model.named_parameters() if p.requires_grad}

@@ -1,4 +1,4 @@
-"""What a sweep starts from: encoder folders, the task as token arrays, resources that the cluster really has.
+"""What a sweep starts from: encoder folders, the task's examples as tokens, resources that the cluster really has.
 
 In: a Config. Out: checked inputs, or a UserError in one line before any trial starts. Knows no Tune.
 """
@@ -7,20 +7,26 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-
-from data import classification as tasks
-from data.classification import TaskData
+from data import tasks
+from data.alignment import encode_examples
 from data.config import UserError
+from data.examples import Examples, TaskData
+from data.retrieval import search_space
 from data.storage import fetch, place, publish, shown
+from model.config import Head
 from model.encoder import check_folder
+from model.families import family_of, longest_row
 from orchestration.cluster import Node
 from orchestration.config import Config
 from orchestration.run import folder_of
-from tuning.finetune import Split
+from tuning.config import Finetune
+from tuning.finetune import Goal, Part
+from tuning.scores import RANKED, choose_metric
 from tuning.space import points
 
 Progress = Callable[[str, float | None], None]
@@ -59,8 +65,7 @@ def find_encoders(config: Config) -> dict[str, Path]:
         folders["random"] = like
     longest = max(point.config.finetune.length for point in points(config))
     for name, folder in folders.items():
-        shape = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        most = shape.get("max_position_embeddings", longest)
+        most = longest_row(check_folder(folder))
         if longest > most:
             raise UserError(
                 f"finetune.length={longest}: encoder {name} reads at most {most} tokens; give finetune.length<={most}"
@@ -119,26 +124,50 @@ def _write_random(like: Path, seed: int, folder: Path) -> None:
     publish(folder, last="config.json")
 
 
-def task_fingerprint(splits: Mapping[str, Split], labels: Sequence[str]) -> str:
-    """Hash of what trials read of a task: tokens and labels of every split, label names."""
-    digest = hashlib.sha256(json.dumps(list(labels)).encode())
-    for name, split in sorted(splits.items()):
-        digest.update(f"{name} {split.input_ids.shape}".encode())
-        for array in (split.input_ids, split.lengths, split.labels):
-            digest.update(array.astype(np.int64).tobytes())
+def task_fingerprint(parts: Mapping[str, Part], goal: Goal) -> str:
+    """Hash of what trials read of a task: tokens and targets of every split, names of labels, the metric."""
+    digest = hashlib.sha256(json.dumps([goal.labels, goal.metric, goal.scheme]).encode())
+    for name, part in sorted(parts.items()):
+        digest.update(f"{name} {json.dumps(part.examples.targets)}".encode())
+        for encoded in (part.encoded, part.passages):
+            arrays = () if encoded is None else (encoded.input_ids, encoded.lengths, encoded.segments, encoded.labels)
+            for array in (array for array in arrays if array is not None):
+                digest.update(f"{array.shape} {array.dtype}".encode() + array.tobytes())
     return digest.hexdigest()[:16]
 
 
 def load_task(config: Config, cache: Path, progress: Progress) -> TaskData:
-    """The texts and labels that config.task names. Raises UserError for what is wrong with the files."""
-    task = config.task
+    """The examples that config.task names. Raises UserError for what is wrong with the files."""
+    choose_metric(config.task.metric, config.head.kind, config.task.scheme, config.head.loss)
     return tasks.load_task(
-        task.train, task.validation, task.test, task.text, task.label, config.seed, task.train_size, cache, progress,
-        f"{config.name}-sweep",
+        config.task, config.head.kind, config.seed, cache, progress, f"{config.name}-sweep", config.head.loss
     )
 
 
-def encode(texts: Sequence[str], labels: np.ndarray, tokenizer: Path, length: int) -> Split:
-    """Texts and integer labels as token arrays of at most `length` tokens, special tokens included."""
-    ids, lengths = tasks.tokenise(texts, tokenizer, length)
-    return Split(ids, lengths, np.asarray(labels, np.int64))
+def goal_of(config: Config, task: TaskData) -> Goal:
+    """What trials must know of the task. Raises UserError where the metric does not fit it."""
+    targets: Iterable[Any] = task.train.targets or []
+    if task.kind in ("tagging", "multi_label"):
+        targets = (name for names in targets for name in names)
+    return Goal(
+        labels=tuple(task.labels),
+        metric=choose_metric(config.task.metric, task.kind, task.scheme, config.head.loss),
+        scheme=task.scheme,
+        label_counts=Counter(targets) if task.kind in ("classification", "tagging", "multi_label") else None,
+    )
+
+
+def read_part(examples: Examples, task: TaskData, goal: Goal, folder: Path, finetune: Finetune, head: Head) -> Part:
+    """A split as the encoder in `folder` reads it; of retrieval also the passages to search."""
+    segments = family_of(check_folder(folder)).segments
+    settings = finetune.length, finetune.stride, segments
+    encoded = encode_examples(
+        examples, task.labels, folder, *settings, query_prefix=head.query_prefix, passage_prefix=head.passage_prefix
+    )
+    if goal.metric not in RANKED:
+        return Part(examples, encoded)
+    texts, right = search_space(examples, task.passages)
+    passages = encode_examples(
+        Examples("embedding", texts), task.labels, folder, *settings, query_prefix=head.passage_prefix
+    )
+    return Part(examples, encoded, passages, right)

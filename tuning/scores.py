@@ -50,6 +50,8 @@ def macro_f1(labels: np.ndarray, predictions: np.ndarray) -> float:
     """Mean of the classes' F1 scores, each class counting alike; a class never predicted has 0."""
     from sklearn.metrics import f1_score
 
+    if labels.ndim > 1:
+        return float(_f1((labels & predictions).sum(0), labels.sum(0) + predictions.sum(0)).mean())
     return float(f1_score(labels, predictions, average="macro", zero_division=0))  # pyright: ignore[reportArgumentType]
 
 
@@ -65,9 +67,17 @@ def matthews(labels: np.ndarray, predictions: np.ndarray) -> float:
 
 def micro_f1(labels: np.ndarray, predictions: np.ndarray) -> float:
     """F1 of all decisions together; of single labels the same as accuracy."""
-    from sklearn.metrics import f1_score
+    if labels.ndim == 1:
+        return accuracy(labels, predictions)
+    return float(_f1((labels & predictions).sum(), labels.sum() + predictions.sum()))
 
-    return float(f1_score(labels, predictions, average="micro", zero_division=0))  # pyright: ignore[reportArgumentType]
+
+def _f1(right: np.ndarray, said: np.ndarray) -> np.ndarray:
+    """F1 from the number of right ones, and that of labels and predictions together; 0 where there is neither.
+
+    scikit-learn would take (N, 1) for two classes, and count those without the one label too.
+    """
+    return 2 * right / np.maximum(said, 1)
 
 
 def pearson(labels: np.ndarray, predictions: np.ndarray) -> float:

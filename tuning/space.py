@@ -18,6 +18,7 @@ from tuning.config import Finetune
 MODE = "finetune.mode"
 MODES = get_args(Finetune.model_fields["mode"].annotation)
 SECTIONS = ("finetune", "head")
+FIXED = ("head.kind", "head.loss")  # they decide what the task's targets are
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,8 @@ def _fault(key: str, values: Any) -> str | None:
     """What is wrong with one axis before its values are looked at."""
     if key.split(".")[0] not in SECTIONS or "." not in key:
         return f"sweep.space.{key}: not a key of {' or '.join(SECTIONS)}; only finetune.* and head.* can be swept"
+    if key in FIXED:
+        return f"sweep.space.{key}: decides how the task is read, so a sweep has one; give {key}=... beside the space"
     if key == MODE and isinstance(values, dict):
         return f"sweep.space.{key}={values!r}: modes cannot depend on the mode; give a list"
     lists = [values] if not isinstance(values, dict) else list(values.values())

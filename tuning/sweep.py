@@ -8,54 +8,70 @@ run/trials/<id>/result.json, run/best/ (Hugging Face folder). The same call agai
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from data.classification import TaskData
 from data.corpus import DOCSTRINGS
+from data.examples import TaskData
 from data.storage import fetch, remove, shown, sizes
+from model.config import Head
 from orchestration.cluster import Node
 from orchestration.config import Config
 from orchestration.progress import Update
 from orchestration.run import cache_of
+from tuning.config import Finetune
 from tuning.features import Request, cache_features, encoder_fingerprint
+from tuning.finetune import Goal, Part
 from tuning.inputs import (
     check_resources,
-    encode,
     find_encoders,
+    goal_of,
     load_task,
     nodes_of_ray,
     random_encoder,
+    read_part,
     task_fingerprint,
 )
 from tuning.leaderboard import Entry, best_trial, make_entries, write_leaderboard
-from tuning.scores import majority_baseline
+from tuning.scores import baseline
 from tuning.space import Point, points
 from tuning.standing import Standing
 from tuning.trials import Result, Trial, hand_over, prune_weights, read_results
 from tuning.tuner import Inputs, run_trials
 
-Splits = dict[str, Any]
-Key = tuple[str, int]  # (encoder, length): what decides the tokens
+Parts = dict[str, Part]
+Key = tuple[Any, ...]  # what decides the tokens, or the cached features: Trial.reading, Trial.pooled
 
 
-def check(config: Config, nodes: Sequence[Node]) -> None:
-    """Raise UserError for whatever can be found wrong without starting anything, one line per fault.
+def check(config: Config, nodes: Sequence[Node]) -> tuple[str, ...]:
+    """Raise UserError for whatever can be found wrong without starting anything, one line per fault; returns what is
+    to be told of the task.
 
     `nodes`: what the cluster offers. The built-in task is not read: that takes a minute.
     """
     points(config)
     check_resources(config, nodes)
-    if config.task.train != DOCSTRINGS:
-        load_task(config, cache_of(config), lambda text, fraction: None)
+    notes: tuple[str, ...] = ()
+    if config.task.train != DOCSTRINGS or config.head.kind != "classification":
+        task = load_task(config, cache_of(config), lambda text, fraction: None)
+        goal_of(config, task)
+        notes = task.notes
     find_encoders(config)
+    return notes
 
 
-def sweep(config: Config, run: Path, progress: Update, task: TaskData | None = None) -> list[Entry]:
+def sweep(
+    config: Config,
+    run: Path,
+    progress: Update,
+    task: TaskData | None = None,
+    tell: Callable[[str], None] = lambda note: None,
+) -> list[Entry]:
     """Run the sweep of `config` in `run` on the running Ray; returns the leaderboard, best first.
 
-    `task`: labelled texts already loaded; None: those that config.task names.
+    `task`: examples already loaded; None: those that config.task names. `tell` gets what is to be said of them.
 
     Raises UserError, before anything runs, for an encoder, a space, a task or resources that cannot be; RuntimeError
     where no trial finished, with the cause.
@@ -72,13 +88,17 @@ def sweep(config: Config, run: Path, progress: Update, task: TaskData | None = N
 
     progress("reading the task", None)
     task = task or load_task(config, cache, progress)
-    splits = _tokenise(task, config, sources)
+    goal = goal_of(config, task)
+    for note in task.notes:
+        tell(note)
 
     progress("preparing encoders", None)
     encoders = dict(sources)
     if "random" in sources:
         encoders["random"] = random_encoder(sources["random"], config.seed, cache, asked)
-    trials = _trials(config, encoders, splits, task.labels)
+    trials = _trials(config, encoders, goal)
+    parts = _tokenise(trials, task, goal, sources)
+    trials = _marked(trials, parts, goal, encoders)
     results = read_results(trials, run / "trials")
     standing = Standing(run.name, trials, results)
     todo = [trial for trial in trials if trial.id not in results]
@@ -86,8 +106,8 @@ def sweep(config: Config, run: Path, progress: Update, task: TaskData | None = N
         progress(f"finished before; {_outcome(trials, entries[0])}", 1.0, **standing.facts())
         return entries
 
-    features = _features(todo, encoders, splits, run, asked, progress)
-    inputs = Inputs(task.labels, splits, features, run / "trials", **asked)
+    features = _features(todo, encoders, parts, run, asked, progress)
+    inputs = Inputs(goal, parts, features, run / "trials", **asked)
     wanted = {(trial.encoder, trial.point): config.sweep.seeds for trial in trials}
 
     def ended(result: Result) -> None:
@@ -99,8 +119,8 @@ def sweep(config: Config, run: Path, progress: Update, task: TaskData | None = N
         with standing.told():
             results |= run_trials(todo, inputs, run, progress, ended, standing)
 
-    baseline = majority_baseline(task.train.labels, task.validation.labels, config.task.metric or "accuracy")
-    entries = make_entries({**results[trial.id], "majority_baseline": baseline} for trial in trials)
+    constant = baseline(goal.metric, task.kind, task.train.targets or [], task.validation.targets or [])
+    entries = make_entries({**results[trial.id], "majority_baseline": constant} for trial in trials)
     if entries[0]["score_mean"] is None:
         write_leaderboard(entries, run)
         raise RuntimeError(
@@ -111,16 +131,18 @@ def sweep(config: Config, run: Path, progress: Update, task: TaskData | None = N
     winner = next(trial for trial in trials if trial.id == best_trial(entries[0]))
     if "weights.safetensors" not in sizes(run / "trials" / winner.id):
         # Pruned when another point led; with more seeds this one does. The same trial again gives the same weights.
-        features = _features([winner], encoders, splits, run, asked, progress)
-        again = Inputs(task.labels, splits, features, run / "trials", **asked)
+        features = _features([winner], encoders, parts, run, asked, progress)
+        again = Inputs(goal, parts, features, run / "trials", **asked)
         run_trials([winner], again, run, progress, lambda _: None, standing)
     progress("exporting the winner", None)
     test = None
     if task.test is not None:
-        test = encode(task.test.texts, task.test.labels, sources[winner.encoder], winner.finetune["length"])
+        settings = Finetune(**winner.finetune), Head(**winner.head)
+        test = read_part(task.test, task, goal, sources[winner.encoder], *settings)
+    train = parts[winner.reading]["train"].encoded
     entries[0]["test_score"] = ray.get(
         ray.remote(hand_over).options(**asked).remote(
-            winner, task.labels, test, run / "trials", str(sources[winner.encoder]), run / "best",
+            winner, goal, train, test, run / "trials", str(sources[winner.encoder]), run / "best",
             _card(config, entries[0]), asked["num_gpus"],
         )
     )  # fmt: skip
@@ -132,27 +154,25 @@ def sweep(config: Config, run: Path, progress: Update, task: TaskData | None = N
     return entries
 
 
-def _tokenise(task: TaskData, config: Config, sources: Mapping[str, Path]) -> dict[Key, Splits]:
-    """Train and validation tokens for every encoder's tokenizer and every length of the space, each done once."""
-    done: dict[tuple[Path, int], Splits] = {}
-    splits: dict[Key, Splits] = {}
-    for length in sorted({point.config.finetune.length for point in points(config)}):
-        for name, folder in sources.items():
-            if (folder, length) not in done:
-                done[folder, length] = {
-                    split: encode(getattr(task, split).texts, getattr(task, split).labels, folder, length)
-                    for split in ("train", "validation")
-                }
-            splits[name, length] = done[folder, length]
-    return splits
+def _tokenise(trials: Sequence[Trial], task: TaskData, goal: Goal, sources: Mapping[str, Path]) -> dict[Key, Parts]:
+    """What trials read of the training and validation examples, made once for each tokenizer and way of reading."""
+    made: dict[tuple[Any, ...], Parts] = {}
+    parts: dict[Key, Parts] = {}
+    for trial in trials:
+        folder = sources[trial.encoder]
+        key = (folder, *trial.reading[1:])
+        if key not in made:
+            settings = Finetune(**trial.finetune), Head(**trial.head)
+            made[key] = {
+                split: read_part(getattr(task, split), task, goal, folder, *settings)
+                for split in ("train", "validation")
+            }
+        parts[trial.reading] = made[key]
+    return parts
 
 
-def _trials(
-    config: Config, encoders: Mapping[str, Path], splits: Mapping[Key, Splits], labels: Sequence[str]
-) -> list[Trial]:
+def _trials(config: Config, encoders: Mapping[str, Path], goal: Goal) -> list[Trial]:
     """Every trial of the sweep; seeds are seed, seed + 1, ... in every point and encoder."""
-    prints = {name: encoder_fingerprint(folder) for name, folder in encoders.items()}
-    tasks = {key: task_fingerprint(split, labels) for key, split in splits.items()}
 
     def trial(name: str, point: Point, seed: int) -> Trial:
         return Trial(
@@ -162,15 +182,28 @@ def _trials(
             point=point.id,
             values=point.values,
             finetune=point.config.finetune.model_dump(mode="json"),
+            head=point.config.head.model_dump(mode="json"),
             seed=seed,
-            metric=config.task.metric or "accuracy",
-            inputs=f"{prints[name]}-{tasks[name, point.config.finetune.length]}-{config.task.metric}",
+            metric=goal.metric,
+            inputs="",
         )
 
     seeds = range(config.seed, config.seed + config.sweep.seeds)
     whole = [trial(name, point, seed) for point in points(config) for name in encoders for seed in seeds]
     # Full trials first: they are the long ones, and short ones then fill the cluster to the end.
     return sorted(whole, key=lambda one: one.finetune["mode"] == "frozen")
+
+
+def _marked(
+    trials: Sequence[Trial], parts: Mapping[Key, Parts], goal: Goal, encoders: Mapping[str, Path]
+) -> list[Trial]:
+    """The trials with the fingerprints of what they read."""
+    prints = {name: encoder_fingerprint(folder) for name, folder in encoders.items()}
+    tasks = {id(part): task_fingerprint(part, goal) for part in parts.values()}
+    return [
+        replace(trial, inputs=f"{prints[trial.encoder]}-{tasks[id(parts[trial.reading])]}-{goal.metric}")
+        for trial in trials
+    ]
 
 
 def _slug(encoder: str) -> str:
@@ -194,19 +227,26 @@ def _finished(run: Path, trials: Sequence[Trial]) -> list[Entry] | None:
 def _features(
     todo: Sequence[Trial],
     encoders: Mapping[str, Path],
-    splits: Mapping[Key, Splits],
+    parts: Mapping[Key, Parts],
     run: Path,
     asked: Mapping[str, float],
     progress: Update,
 ) -> dict[Key, str | None]:
-    """Folders of cached features for every (encoder, length) of a frozen trial in `todo`."""
-    frozen = (trial for trial in todo if trial.finetune["mode"] == "frozen")
-    keys = list(dict.fromkeys((trial.encoder, trial.finetune["length"]) for trial in frozen))
-    requests = [Request(encoders[key[0]], encoder_fingerprint(encoders[key[0]]), splits[key]) for key in keys]
+    """Folders of cached features for every frozen trial in `todo` whose head wants no more of the encoder."""
+    first = {trial.pooled: trial for trial in todo if trial.pooled is not None}
+    requests = [
+        Request(
+            encoders[trial.encoder],
+            encoder_fingerprint(encoders[trial.encoder]),
+            {name: part.encoded for name, part in parts[trial.reading].items()},
+            trial.head["pooling"],
+        )
+        for trial in first.values()
+    ]
     folders = cache_features(
         requests, run.parent / ".cache", asked["num_cpus"], asked["num_gpus"], progress, run.name
     )
-    return {key: str(folder) if folder else None for key, folder in zip(keys, folders, strict=True)}
+    return {key: str(folder) if folder else None for key, folder in zip(first, folders, strict=True)}
 
 
 def _outcome(trials: Sequence[Trial], best: Entry) -> str:

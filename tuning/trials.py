@@ -9,7 +9,7 @@ import json
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from data.storage import fetch, publish, remove
 from tuning.leaderboard import best_trial, make_entries, write_text
 
 Result = dict[str, Any]
+ON_FEATURES = ("classification", "multi_label", "regression")  # heads that want no more than a frozen encoder's vector
 
 
 @dataclass(frozen=True)
@@ -34,10 +35,28 @@ class Trial:
     """The space's keys and this point's values."""
     finetune: dict[str, Any]
     """The whole finetune section."""
+    head: dict[str, Any]
+    """The whole head section."""
     seed: int
     metric: str
     inputs: str
     """Fingerprint of the encoder's weights and of the task: a result of other inputs does not count."""
+
+    @property
+    def reading(self) -> tuple[Any, ...]:
+        """What decides its tokens: trials that agree in it share them."""
+        settings = self.finetune["length"], self.finetune["stride"]
+        return (self.encoder, *settings, self.head["query_prefix"], self.head["passage_prefix"])
+
+    @property
+    def pooled(self) -> tuple[Any, ...] | None:
+        """What decides its cached features; None where it runs the encoder itself."""
+        if self.finetune["mode"] != "frozen" or self.head["kind"] not in ON_FEATURES:
+            return None
+        return (*self.reading, self.head["pooling"])
+
+
+LEFT_OUT = ("id", "folder", "finetune", "head")  # of a result: told in other words, or by `values`
 
 
 def read_results(trials: Sequence[Trial], folder: Path) -> dict[str, Result]:
@@ -60,7 +79,7 @@ def make_result(trial: Trial, outcome: Mapping[str, Any]) -> Result:
         "status": "failed", "score": None, "best_epoch": None, "epochs": [], "seconds": 0.0, "trained_parameters": None,
         "total_parameters": None, "error": None,
     }  # fmt: skip
-    about = {key: value for key, value in asdict(trial).items() if key not in ("id", "folder", "finetune")}
+    about = {key: value for key, value in asdict(trial).items() if key not in LEFT_OUT}
     return {
         "trial": trial.id,
         **about,
@@ -74,8 +93,8 @@ def make_result(trial: Trial, outcome: Mapping[str, Any]) -> Result:
 
 def execute(
     trial: Trial,
-    labels: Sequence[str],
-    splits: Mapping[str, Any],
+    goal: Any,
+    parts: Mapping[str, Any],
     features: str | None,
     folder: Path,
     gpus: float,
@@ -83,7 +102,7 @@ def execute(
 ) -> Result:
     """Run a trial in this process and write its result and weights under folder/<id>/.
 
-    `splits`: "train" and "validation" as tokens; `features`: the folder of their cached features, for frozen trials.
+    `parts`: "train" and "validation"; `features`: the folder of their cached features, for frozen trials.
     An exception becomes a result of status "failed": it must not end the sweep, and the process serves the next trial.
     """
     own = folder / trial.id
@@ -93,22 +112,19 @@ def execute(
     started = time.monotonic()
     weights = None
     try:
+        from model.config import Head
         from tuning.config import Finetune
-        from tuning.finetune import Split, run_trial
+        from tuning.features import load_features
+        from tuning.finetune import run_trial
 
-        parts = {}
-        for name in ("train", "validation"):
-            parts[name] = splits[name]
-            if features is not None:
-                from tuning.features import load_features
-
-                tokens = splits[name]
-                parts[name] = Split(
-                    tokens.input_ids, tokens.lengths, tokens.labels, load_features(Path(features), name)
-                )
+        if features is not None:
+            parts = {
+                name: replace(part, encoded=replace(part.encoded, features=load_features(Path(features), name)))
+                for name, part in parts.items()
+            }
         outcome, weights = run_trial(
-            Finetune(**trial.finetune), trial.folder, labels, parts["train"], parts["validation"], trial.metric,
-            trial.seed, report, device_of(gpus),
+            Finetune(**trial.finetune), Head(**trial.head), trial.folder, goal, parts["train"].encoded,
+            parts["validation"], trial.seed, report, device_of(gpus),
         )  # fmt: skip
         outcome = {**outcome, "cached_features": features is not None}
     except Exception as error:  # any fault of one trial is that trial's result
@@ -153,7 +169,8 @@ def device_of(gpus: float) -> str:
 
 def hand_over(
     trial: Trial,
-    labels: Sequence[str],
+    goal: Any,
+    train: Any,
     test: Any,
     trials_folder: Path,
     tokenizer_folder: str,
@@ -168,31 +185,34 @@ def hand_over(
     from safetensors.torch import load_file
 
     from model.config import Head
-    from model.heads.building import build_head
     from model.heads.description import Description
     from model.heads.exporting import export_head
-    from tuning.finetune import predict_logits
-    from tuning.scores import METRICS
+    from tuning.config import Finetune
+    from tuning.finetune import make_head, predicted
+    from tuning.scores import score
 
     weights = trials_folder / trial.id / "weights.safetensors"
     for path in (Path(trial.folder), Path(tokenizer_folder), weights):
         fetch(path)
-    how = {key: trial.finetune[key] for key in ("mode", "top_k", "lora_rank", "lora_alpha")}
-    objective = build_head(trial.folder, Head(), labels, seed=trial.seed, **how).eval()
-    trained = {name: parameter for name, parameter in objective.model.named_parameters() if parameter.requires_grad}
+    settings, head = Finetune(**trial.finetune), Head(**trial.head)
+    module = make_head(settings, head, goal, train, trial.folder, trial.seed).eval()
+    trained = {name: parameter for name, parameter in module.model.named_parameters() if parameter.requires_grad}
     kept = load_file(str(weights))
     if kept.keys() != trained.keys():
         raise RuntimeError(f"{trial.id}: the kept weights are not those of mode {trial.finetune['mode']}")
     for name, tensor in kept.items():
         trained[name].data.copy_(tensor)
-    score = None
+    found = None
     if test is not None:
         device = device_of(gpus)
-        logits = predict_logits(objective.to(device), test, device)
-        score = METRICS[trial.metric].compute(test.labels, logits.argmax(-1))
-        objective.to("cpu")
-    facts = {**card, **({} if score is None else {f"test {trial.metric}": score})}
-    about = Description("classification", tuple(labels), trial.finetune["length"], objective.head)
-    export_head(objective, tokenizer_folder, best, facts, about)
+        predictions = predicted(module.to(device), goal, test, device)
+        found = score(trial.metric, head.kind, test.examples.targets, predictions)
+        module.to("cpu")
+    facts = {**card, **({} if found is None else {f"test {trial.metric}": found})}
+    about = Description(
+        kind=head.kind, labels=goal.labels, length=settings.length, head=head, scheme=goal.scheme,
+        stride=settings.stride, num_choices=train.group if head.kind == "multiple_choice" else None,
+    )  # fmt: skip
+    export_head(module, tokenizer_folder, best, facts, about)
     publish(best, last="config.json")
-    return score
+    return found

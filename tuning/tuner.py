@@ -21,11 +21,12 @@ from tuning.trials import Result, Trial, execute, make_result, read_results
 class Inputs:
     """What trials share; it travels once, through Ray's object store."""
 
-    labels: Sequence[str]
-    splits: Mapping[tuple[str, int], Mapping[str, Any]]
-    """(encoder, length) -> "train" and "validation" tokens."""
-    features: Mapping[tuple[str, int], str | None]
-    """(encoder, length) -> folder of cached features; None or absent: run the encoder."""
+    goal: Any
+    """tuning.finetune.Goal."""
+    parts: Mapping[tuple[Any, ...], Mapping[str, Any]]
+    """A trial's `reading` -> "train" and "validation"."""
+    features: Mapping[tuple[Any, ...], str | None]
+    """A trial's `pooled` -> folder of cached features; None or absent: run the encoder."""
     trials_folder: Path
     num_cpus: float
     num_gpus: float
@@ -88,13 +89,13 @@ def _trainable(config: dict[str, Any], trials: Mapping[str, Trial], inputs: Inpu
 
     trial = trials[config["trial"]]
     torch.set_num_threads(max(1, int(inputs.num_cpus)))
-    key = (trial.encoder, trial.finetune["length"])
-    features = inputs.features.get(key) if trial.finetune["mode"] == "frozen" else None
+    features = inputs.features.get(trial.pooled) if trial.pooled else None
 
     def report(record: dict[str, Any]) -> None:
         tune.report({"status": "running", **record})
 
-    result = execute(trial, inputs.labels, inputs.splits[key], features, inputs.trials_folder, inputs.num_gpus, report)
+    parts = inputs.parts[trial.reading]
+    result = execute(trial, inputs.goal, parts, features, inputs.trials_folder, inputs.num_gpus, report)
     tune.report({"status": result["status"], "epoch": trial.finetune["epochs"], "score": result["score"]})
 
 

@@ -7,7 +7,6 @@ the module in evaluation mode and what is to be known of it. Knows neither Ray n
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from model.encoder import check_folder
@@ -53,11 +52,13 @@ def _load(folder: Path, pickled: bool) -> tuple[HeadModule, Description]:
         raise ValueError(f"{FILE} and config.json name different labels; write the same in both")
     try:
         model, missing = make_model(folder, config, head, labels, 0, pickled)
-    except (OSError, RuntimeError, SafetensorError) as error:  # weights that are no weights
+        if isinstance(model, OwnModel):
+            _load_parts(model, folder)
+    except ValueError:
+        raise
+    except Exception as error:  # a folder can be broken in more ways than its libraries have exceptions for
         raise ValueError(f"cannot be loaded: {one_line(error)}") from error
-    if isinstance(model, OwnModel):
-        _load_parts(model, folder)
-    elif missing:
+    if missing and not isinstance(model, OwnModel):
         raise ValueError(f"weights are missing or misshapen: {', '.join(missing[:3])}; the folder is not whole")
     module = wrap(model, head, labels, description.num_choices).eval()
     return module.requires_grad_(False), description

@@ -51,9 +51,9 @@ class Native(NamedTuple):
     def decide(self, features: Tensor) -> Tensor:
         """Features (R, D) -> logits (R, C), as if they were the hidden states of a row of one token."""
         hidden, family = features[:, None], family_of(self.model.config)
-        output: Any = BaseModelOutputWithPooling(
-            last_hidden_state=hidden, pooler_output=family.pool(self.encoder, hidden) if family.pool else None
-        )
+        has_pooler = family.pooler is not None and getattr(self.encoder, family.pooler) is not None
+        pooled = family.pool(self.encoder, hidden) if has_pooler and family.pool else None
+        output: Any = BaseModelOutputWithPooling(last_hidden_state=hidden, pooler_output=pooled)  # pyright: ignore
         decider = copy.copy(self.model)  # shares every module but the encoder
         decider._modules = {**self.model._modules, self.model.base_model_prefix: _Stub(output)}
         mask = torch.ones(len(features), 1, dtype=torch.long, device=features.device)

@@ -35,11 +35,13 @@ def write_sentence_files(module: HeadModule, folder: Path, description: Descript
         {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
         for i, (path, kind) in enumerate(written)
     ]
+    query, passage = module.head.query_prefix, module.head.passage_prefix
     files: dict[str, Any] = {
         "modules.json": modules,
         "sentence_bert_config.json": {"max_seq_length": description.length, "do_lower_case": False},
         "config_sentence_transformers.json": {
-            "prompts": {"query": module.head.query_prefix, "passage": module.head.passage_prefix},
+            # encode_document takes the prompt "document" and no other: it has an empty one of its own.
+            "prompts": {"query": query, "passage": passage, "document": passage},
             "default_prompt_name": None,
             "similarity_fn_name": "cosine",
         },
