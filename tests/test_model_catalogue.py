@@ -25,6 +25,8 @@ from tests.objective_batches import (
 )  # fmt: skip
 from tests.tiny_encoder import write_tokenizer
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 LOADERS = {
     "mlm": "AutoModelForMaskedLM", "mlm_sbo": "AutoModelForMaskedLM", "clm": "AutoModelForMaskedLM",
     "mlm_nsp": "AutoModelForPreTraining", "mlm_sop": "AutoModelForPreTraining",

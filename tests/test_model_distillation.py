@@ -15,6 +15,8 @@ from model.objectives.masked import encoder_inputs
 from orchestration.engine import PlainEngine
 from tests.objective_batches import TOKENIZER, batch, enlarged, objective_of, tiny, write_teacher
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 @pytest.fixture(scope="module")
 def teacher(tmp_path_factory) -> Path:

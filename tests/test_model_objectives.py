@@ -9,7 +9,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from model.families import FAMILIES
 from model.objectives.contract import IGNORED
 from model.objectives.masked import encoder_inputs
-from tests.objective_batches import NAMES, PAIRS, batch, built, enlarged, mean_loss, scores_of, write_teacher
+from tests.objective_batches import NAMES, PAIRS, batch, built, enlarged, mean_loss, scores_of, train, write_teacher
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 PACKED = [pair for pair in PAIRS if FAMILIES[pair[1]].packs and pair[0] in ("mlm", "mlm_sbo", "clm", "rtd")]
 
@@ -132,13 +134,9 @@ def test_segments_reach_the_encoder(family):
 def test_thirty_steps_on_one_batch_lower_the_loss(name, family, teacher):
     """Each objective learns in each family: the batch's loss falls by a third, and its metrics rise."""
     objective = built(name, family, teacher=teacher if name == "distillation" else None)
-    optimizer = torch.optim.AdamW(objective.parameters(), lr=5e-3, fused=True)
     some = batch(5, rows=5, tokens=16)
     before, first = mean_loss(objective, some).item(), scores_of(objective, [some])
-    for _ in range(30):
-        optimizer.zero_grad()
-        mean_loss(objective, some).backward()
-        optimizer.step()
+    train(objective, some, steps=30, rate=5e-3)
     assert mean_loss(objective, some).item() < before * (0.9 if name == "rtd" else 2 / 3)
     scores = scores_of(objective, [some])
     assert set(scores) >= {"accuracy"} and all(0 <= value <= 1 for value in scores.values())
