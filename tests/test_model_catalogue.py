@@ -6,9 +6,10 @@ import pytest
 import torch
 import transformers
 
-from model.config import Encoder, Objective
+from model.config import Encoder, Head, Objective
 from model.export import export_objective
 from model.families import FAMILIES
+from model.heads.building import build_head
 from model.objectives.catalogue import CATALOGUE, build_objective, check_objective
 from model.objectives.masked import MaskedLM
 from tests.objective_batches import (
@@ -139,3 +140,17 @@ def test_a_real_encoder_goes_on_with_other_objectives():
     assert {name.split(".")[0] for name in report.new} == {"cls"}
     with pytest.raises(ValueError, match="Bert encoders have no replaced-token detection"):
         check_objective(Objective(name="rtd"), Encoder(init=str(folder)))
+
+
+@pytest.mark.parametrize("name, family", [("rtd", "deberta-v3"), ("rtd", "electra"), ("mlm_nsp", "bert")])
+def test_a_head_is_put_on_the_very_encoder_that_was_exported(name, family, tmp_path):
+    """Of a discriminator its summed embeddings, not the difference that its table holds in training."""
+    objective = built(name, family)
+    write_tokenizer(tmp_path / "tokenizer")
+    export_objective(objective, objective.state_dict(), tmp_path / "tokenizer", tmp_path / "out", {"title": name})
+    got: Any = build_head(tmp_path / "out", Head(), ["a", "b"], seed=1)
+    export = objective.exports(objective.state_dict())[0]
+    wanted = type(export.model)(export.model.config)
+    wanted.load_state_dict(export.state, strict=False)
+    encoder = got.model.base_model.state_dict()
+    assert all(torch.equal(encoder[key], tensor) for key, tensor in wanted.base_model.state_dict().items())
