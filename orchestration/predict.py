@@ -133,13 +133,13 @@ def columns_of(about: Description, fields: Fields) -> tuple[str, ...]:
     if pair is not None and kind not in PAIRED:
         raise UserError(f"--pair-field {pair}: {kind} reads one text; leave it out")
     if kind == "multiple_choice" and len(fields.choices) != (about.num_choices or max(2, len(fields.choices))):
-        given = ",".join(fields.choices) or "none"
+        given = f"--choices {','.join(fields.choices)}" if fields.choices else "--choices is missing"
         wanted = about.num_choices or "two or more"
-        raise UserError(f"--choices {given}: this model reads a column for each of {wanted} choices; name them")
+        raise UserError(f"{given}: this model reads a column for each of {wanted} choices; name them")
     if kind == "embedding" and pair is None:
         raise UserError(
-            "--pair-field none: an embedding tells how alike two texts are; name the second one's column, or write "
-            "vectors with `cloze embed`"
+            "--pair-field is missing: an embedding tells how alike two texts are; name the second one's column, or "
+            "write vectors with `cloze embed`"
         )
     return (fields.text or text, *([pair] if pair else []), *fields.choices)
 

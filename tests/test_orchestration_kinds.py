@@ -221,7 +221,7 @@ def test_columns(name, fields, columns, folders):
     [
         ("tagging", Fields(pair="title"), "--pair-field title: tagging reads one text; leave it out"),
         ("classification", Fields(choices=("a", "b")), "--choices a,b: this model's kind is classification"),
-        ("multiple_choice", Fields(), "--choices none: this model reads a column for each of 3 choices; name them"),
+        ("multiple_choice", Fields(), "--choices is missing: this model reads a column for each of 3 choices"),
         ("multiple_choice", Fields(choices=("a", "b")), "--choices a,b: this model reads a column for each of 3"),
         ("embedding", Fields(), "write vectors with `cloze embed`"),
         ("answering", Fields(), "a text file has one text a line, and question, context are needed"),
