@@ -9,8 +9,8 @@ were batched), or {"error": ...} for a line that is blank or cannot be read:
     classification   label, score; scores {label: probability} where asked for
     multi_label      labels [{label, score}] from 0.5 on; scores where asked for
     regression       value
-    tagging          words, tags (one each), entities [{label, text, start, end, score}]: characters of the line's text,
-                     or of the words joined by spaces where they came as a list
+    tagging          words, tags (one each), entities [{label, text, start, end, score}]: characters (code points) of
+                     the line's text, or of the words joined by spaces where they came as a list
     answering        answer, start, end (characters of the context), score; "", 0, 0 where the text has none
     multiple_choice  choice (the number of its column, from 0), score
     embedding        of two texts: cosine, and where it was trained on labels label, score
@@ -43,6 +43,7 @@ from orchestration.pool import answer_lines
 # Kind -> the columns it reads where none are named. The second text of the others is read where it is named.
 COLUMNS: dict[str, tuple[str, str | None]] = {"answering": ("question", "context")}
 PAIRED = ("classification", "multi_label", "regression", "answering", "embedding")
+PLACES = ("tagging", "answering")  # answers tell characters of the text as it stands in the input
 DIGITS = 6
 
 
@@ -104,7 +105,7 @@ def predict(
     columns = columns_of(about, fields)
     module.group = len(fields.choices) or module.group
     num_lines = count_lines(source, format)
-    lines = partial(read_texts, source, format, columns, about.kind == "tagging")
+    lines = partial(read_texts, source, format, columns, about.kind == "tagging", about.kind in PLACES)
 
     done = errors = cut = 0
     with replacing(target) as part, part.open("w", encoding="utf-8") as file:
