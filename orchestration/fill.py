@@ -1,7 +1,6 @@
 """A pretrained encoder and a sentence with [MASK] in it -> what the encoder would write there; no Ray is needed.
 
-    from orchestration.fill import fill
-    fill(Path("runs/demo/export"), "The [MASK] sat on the mat", top=3)
+    fill("runs/demo/export", "The [MASK] sat on the mat", top=3)
 
 In: a folder of a masked language model, or of a run's export. Out: for each mask its likeliest tokens with their
 probabilities (model/blanks.py).
@@ -51,14 +50,14 @@ def _objective_of(export: Path) -> str | None:
     return objective.get("name") if isinstance(objective, dict) else None
 
 
-def fill(model: Path, text: str, top: int = 5, pickled: bool = False) -> list[list[Guess]]:
+def fill(model: Path | str, text: str, top: int = 5, pickled: bool = False) -> list[list[Guess]]:
     """The `top` likeliest tokens at each mask of `text`, likeliest first.
 
     A mask is written [MASK] or <mask>, or as the tokenizer calls it. `model`: the folder; where another, with a
     generator, lies in it and the folder is no masked language model, the generator answers. `pickled`: open pickled
     weights, which can run code. Raises UserError: no mask in the text, a folder that is no masked language model.
     """
-    folder = check(model, text, pickled)
+    folder = check(Path(model), text, pickled)
     with blaming(folder):
         filler = load_filler(folder, pickled)
     try:

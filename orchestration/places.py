@@ -30,7 +30,7 @@ def find_model(name: str, storage: str, inside: tuple[str, ...]) -> Path:
 
 
 @contextmanager
-def blaming(folder: Path) -> Iterator[None]:
+def blaming(folder: Path | str) -> Iterator[None]:
     """Make a mistake of the user, which names the folder, of a ValueError."""
     try:
         yield

@@ -1,7 +1,7 @@
 """A model with a head and a file of texts -> a file of answers, one line per input line, in order.
 
-    from orchestration.predict import predict
-    predict(Path("runs/law-sweep/best"), Path("letters.txt"), None, lambda text, share: None)
+    ray.init()
+    predict("runs/law-sweep/best", "letters.txt")
 
 Out: JSONL. What stands in a line, by the kind of head (numbers rounded to 6 digits; beyond, they depend on how rows
 were batched), or {"error": ...} for a line that is blank or cannot be read:
@@ -20,7 +20,7 @@ What a line is stands in data/texts.py, what a head is in model/heads. Ray is jo
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,7 +36,7 @@ from model.heads.description import LARGEST_LENGTH, Description, describe_folder
 from model.heads.loading import load_head
 from model.opening import check_files, check_tokenizer
 from orchestration.inference import Loaded, load, outputs_of
-from orchestration.output import check_output, replacing
+from orchestration.output import Progress, check_output, replacing, silent
 from orchestration.places import blaming
 from orchestration.pool import answer_lines
 
@@ -62,7 +62,11 @@ NO_FIELDS = Fields()
 
 
 def check(
-    model: Path, input: Path, output: Path | None, fields: Fields = NO_FIELDS, pickled: bool = False
+    model: Path | str,
+    input: Path | str,
+    output: Path | str | None = None,
+    fields: Fields = NO_FIELDS,
+    pickled: bool = False,
 ) -> tuple[Description, Format, Path]:
     """What small files tell, before weights are read and Ray starts: what the model is, the input's format, where the
     answers go.
@@ -82,10 +86,10 @@ def check(
 
 
 def predict(
-    model: Path,
-    input: Path,
-    output: Path | None,
-    progress: Callable[[str, float | None], None],
+    model: Path | str,
+    input: Path | str,
+    output: Path | str | None = None,
+    progress: Progress = silent,
     fields: Fields = NO_FIELDS,
     scores: bool = False,
     pickled: bool = False,
@@ -93,8 +97,8 @@ def predict(
     """Answer every line of `input`; returns the file written (None: INPUT.predictions.jsonl beside the input).
 
     `scores`: write the probability of every label. `pickled`: open pickled weights, which can run code. The file
-    replaces an older one once it is whole. Raises UserError before any work, for what `check` sees and for weights that
-    cannot be loaded.
+    replaces an older one once it is whole. `progress` is told (what is done, share). Raises UserError before any work,
+    for what `check` sees and for weights that cannot be loaded.
     """
     _, format, target = check(model, input, output, fields, pickled)
     folder, source = Path(os.path.abspath(model)), Path(os.path.abspath(input))
