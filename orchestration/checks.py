@@ -20,6 +20,7 @@ from model.objectives.catalogue import check_objective
 from orchestration import checkpoint
 from orchestration.config import PRETRAIN_SECTIONS, Config
 from orchestration.run import check_identity, check_storage, summary_of
+from orchestration.weights import fetch_weights, located
 
 
 def check(config: Config, run: Path) -> None:
@@ -44,15 +45,17 @@ def check(config: Config, run: Path) -> None:
 def check_model(config: Config) -> None:
     """Raise UserError where encoder, objective and rows do not go together, as far as files without weights tell."""
     encoder, objective = config.encoder, config.objective
-    family = FAMILIES[encoder.family]
+    readers = [FAMILIES[encoder.family]]
     try:
-        check_objective(objective, encoder)
+        here = located(config)
+        fetch_weights(here)
         if encoder.init is None:
             encoder_config(encoder, {"vocab_size": config.tokenizer.vocab_size, "pad_id": 0})
         else:
-            family = _check_init(config)
+            readers = [_check_init(config)]
         if objective.teacher is not None:
-            check_folder(place(objective.teacher))
+            readers.append(_check_teacher(objective.teacher))
+        check_objective(here.objective, here.encoder)
     except ValueError as error:
         raise UserError(str(error)) from None
     packing = config.rows.packing
@@ -61,16 +64,25 @@ def check_model(config: Config) -> None:
             f"objective.name={objective.name}: it guesses about pairs, rows.packing={packing} makes none; give "
             f"rows.packing={objective.packing}"
         )
-    can_not = None
-    if packing == "packed" and not family.packs:
-        can_not = "keep attention and positions inside each of several documents"
-    if packing in PAIRS and not family.segments:
-        can_not = "tell two segments apart"
-    if can_not:
-        raise UserError(
-            f"rows.packing={packing}: a {family.model_type} encoder cannot {can_not}; give full_sentences, "
-            f"document or line, or another encoder.family"
-        )
+    for family, key in zip(readers, ("encoder.family", "objective.teacher"), strict=False):
+        can_not = None
+        if packing == "packed" and not family.packs:
+            can_not = "keep attention and positions inside each of several documents"
+        if packing in PAIRS and not family.segments and key == "encoder.family":
+            can_not = "tell two segments apart"
+        if can_not:
+            raise UserError(
+                f"rows.packing={packing}: a {family.model_type} encoder cannot {can_not}; give full_sentences, "
+                f"document or line, or another {key}"
+            )
+
+
+def _check_teacher(teacher: str) -> Family:
+    """The family of the folder in objective.teacher. Raises ValueError where it is none."""
+    try:
+        return family_of(check_folder(place(teacher)))
+    except ValueError as error:
+        raise ValueError(f"objective.teacher={teacher}: {error}") from None
 
 
 def _check_init(config: Config) -> Family:
