@@ -28,15 +28,19 @@ def step_plan(config: Config) -> StepPlan:
 
 def describe(config: Config, vocab_size: int | None = None) -> list[tuple[str, str]]:
     """What `--dry-run` prints, as (name, value) lines."""
-    from model.encoder import num_parameters
+    from data.families import SPECIALS
+    from model.objectives.catalogue import parameters_of
 
     plan, pretrain, scaling = step_plan(config), config.pretrain, config.scaling
-    vocab_size = vocab_size or config.tokenizer.vocab_size
+    tokenizer = {
+        "vocab_size": vocab_size or config.tokenizer.vocab_size,
+        "pad_id": list(SPECIALS[config.tokenizer.kind]).index("pad"),
+    }
     filler = f" + {plan.filler_rows} filler" if plan.filler_rows else ""
     rows = f"{pretrain.global_batch}{filler} = {scaling.workers} workers x {plan.accumulation} x {pretrain.micro_batch}"
     resources = f"{scaling.workers} x ({scaling.cpus_per_worker:g} CPU, {scaling.gpus_per_worker:g} GPU)"
     return [
-        ("parameters", f"{num_parameters(config.encoder, vocab_size):,}"),
+        ("parameters", f"{parameters_of(config.objective, config.encoder, tokenizer):,}"),
         ("rows per step", rows),
         ("tokens per step", f"at most {pretrain.global_batch * config.rows.length:,}"),
         ("steps", f"{pretrain.steps:,}"),

@@ -4,10 +4,13 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+import torch
 from made_store import made_store
+from transformers import AutoModelForMaskedLM
 
 from data.config import UserError
-from model.encoder import num_parameters
+from data.families import SPECIALS
+from model.encoder import encoder_config
 from model.families import FAMILIES
 from orchestration.checks import check_model, remarks
 from orchestration.config import flatten
@@ -54,15 +57,19 @@ def test_every_family_has_a_recipe_whose_parts_go_together():
 
 @pytest.mark.parametrize(
     ("recipe", "parameters"),
-    [  # counted in bert-base-uncased, bert-large-uncased, albert-base-v2, distilbert-base-uncased and ModernBERT-base
+    [  # counted in bert-base-uncased, bert-large-uncased, albert-base-v2, distilbert-base-uncased, ModernBERT-base, ...
         ("pretrain_base", 109_514_298), ("bert_large", 335_174_458), ("albert_base", 11_221_680),
-        ("distilbert_base", 66_985_530), ("modernbert_base", 149_655_232),
+        ("distilbert_base", 66_985_530), ("modernbert_base", 149_655_232), ("roberta_base", 124_697_433),
     ],
 )  # fmt: skip
 def test_recipes_have_the_size_of_the_published_models(recipe: str, parameters: int):
     config = load_config(recipe)
     vocabulary = config.tokenizer.vocab_size if config.tokenizer.path is None else 30_522
-    assert num_parameters(config.encoder, vocabulary) == parameters
+    pad_id = list(SPECIALS[config.tokenizer.kind]).index("pad")
+    encoder = encoder_config(config.encoder, {"vocab_size": vocabulary, "pad_id": pad_id})
+    with torch.device("meta"):
+        model = AutoModelForMaskedLM.from_config(encoder)
+    assert sum(parameter.numel() for parameter in model.parameters()) == parameters
 
 
 @pytest.mark.parametrize(

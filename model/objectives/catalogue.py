@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 
 from model.config import Encoder, Objective
-from model.encoder import Report, Tokenizer, build_encoder, check_folder
+from model.encoder import Report, Tokenizer, build_encoder, check_folder, num_parameters
 from model.families import FAMILIES, Family, family_of
 from model.objectives.causal import CausalLM
 from model.objectives.contract import PretrainingObjective
@@ -39,6 +39,18 @@ def build_objective(objective: Objective, encoder: Encoder, tokenizer: Tokenizer
     check_objective(objective, encoder)
     with torch.random.fork_rng(devices=[]):  # the caller keeps its random state
         return CATALOGUE[objective.name].build(objective, encoder, tokenizer, seed)
+
+
+def parameters_of(objective: Objective, encoder: Encoder, tokenizer: Tokenizer) -> int:
+    """Parameters that are trained, generator and heads included, counted on the meta device: no memory, no time.
+
+    Where a run begins with a folder's weights those of the encoder with its masked-LM head.
+    """
+    if encoder.init is not None or objective.teacher is not None:
+        return num_parameters(encoder, tokenizer["vocab_size"])
+    with torch.device("meta"):
+        module, _ = build_objective(objective, encoder, tokenizer, seed=0)
+    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def check_objective(objective: Objective, encoder: Encoder) -> None:
