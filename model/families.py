@@ -89,14 +89,6 @@ class Family:
         return pad_id + 1 if self.positions_behind_padding else 0
 
 
-def _pool(encoder: Any, hidden: Tensor) -> Tensor:
-    return encoder.pooler(hidden)
-
-
-def _pool_albert(encoder: Any, hidden: Tensor) -> Tensor:
-    return encoder.pooler_activation(encoder.pooler(hidden[:, 0]))
-
-
 def _bert(model: Any, hidden: Tensor) -> Tensor:
     return model.cls.predictions(hidden)
 
@@ -190,7 +182,7 @@ FAMILIES: dict[str, Family] = {
         pair_objectives=("mlm_nsp", "mlm_sop"),
         pair_head=_bert_pairs,
         pooler="pooler",
-        pool=_pool,
+        pool=lambda encoder, hidden: encoder.pooler(hidden),
     ),
     "roberta": Family(
         model_type="roberta",
@@ -202,7 +194,7 @@ FAMILIES: dict[str, Family] = {
         ids=BEGIN_AND_END,
         positions_behind_padding=True,
         pooler="pooler",
-        pool=_pool,
+        pool=lambda encoder, hidden: encoder.pooler(hidden),
     ),
     "albert": Family(
         model_type="albert",
@@ -220,7 +212,7 @@ FAMILIES: dict[str, Family] = {
         pair_head=_albert_pairs,
         pooler="pooler",
         other_multiplies=_factored,
-        pool=_pool_albert,
+        pool=lambda encoder, hidden: encoder.pooler_activation(encoder.pooler(hidden[:, 0])),
     ),
     "electra": Family(
         model_type="electra",
