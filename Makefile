@@ -14,7 +14,7 @@ TORCH_INDEX ?=
 ARGS ?=
 
 VENV := .venv/bin/python
-# DeepSpeed comes as source, the only such package: without torch in sight and with DS_BUILD_OPS=0 its build copies
+# DeepSpeed comes as source (as seqeval does, pure Python): without torch in sight and with DS_BUILD_OPS=0 its build copies
 # Python files and compiles nothing. Without build isolation it is built by the pinned setuptools too.
 PIP := DS_BUILD_OPS=0 PYTHONWARNINGS=ignore PIP_DISABLE_PIP_VERSION_CHECK=1 $(VENV) -m pip install --quiet --constraint constraints.txt \
 	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))

@@ -45,8 +45,8 @@ def read_conll(file: str, path: str, label: str) -> Iterator[Read]:
                 fault = "it is not valid UTF-8"
             elif universal and len(found) != len(UNIVERSAL):
                 fault = f"{len(found)} columns between tabs, not {len(UNIVERSAL)}"
-            elif len(found) < 2 or not found[0].strip():
-                fault = f"it holds {'a word without a tag' if found[0].strip() else 'a tag without a word'}"
+            elif len(found) < 2 or not found[0]:
+                fault = f"it holds {'a word without a tag' if found[0] else 'a tag without a word'}"
             if fault is not None:
                 yield f"{file}:{line_number}", f"sentence {number}: {fault}"
                 break
@@ -61,8 +61,8 @@ def _sentences(path: str, universal: bool) -> Iterator[list[tuple[int, str]]]:
     lines: list[tuple[int, str]] = []
     for number, line in enumerate(read_lines(path, "utf-8"), 1):
         line = line.replace("\0", "").rstrip("\n")
-        if line.strip():
-            first = line.split()[0]
+        if line.strip(" \t"):
+            first = _columns(line, universal)[0]
             if not (universal and (first.startswith("#") or not first.isdigit())) and first != BETWEEN_DOCUMENTS:
                 lines.append((number, line))
         elif lines:
@@ -73,6 +73,7 @@ def _sentences(path: str, universal: bool) -> Iterator[list[tuple[int, str]]]:
 
 
 def _columns(line: str, universal: bool) -> list[str]:
+    """Cells of a line. Only spaces and tabs part them: a word may be a no-break or an ideographic space."""
     if universal or "\t" in line:
-        return [cell.strip() for cell in line.split("\t")]
-    return line.split()
+        return [cell.strip(" ") for cell in (line if universal else line.rstrip(" \t")).split("\t")]
+    return [cell for cell in line.split(" ") if cell]

@@ -166,6 +166,8 @@ def _label(value: Any, column: str) -> str:
         raise ValueError(f"{column} is {type(value).__name__}, not one label")
     if value is None or value != value or not str(value).strip():
         raise ValueError(f"no {column}")
+    if clean(str(value)) is None:
+        raise ValueError(f"{column} is not valid UTF-8")
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value).strip()
 
 
@@ -224,6 +226,6 @@ def _tagged(value: Any, tags: Any, columns: Mapping[str, str]) -> Example | None
     if len(words) != len(of):
         raise ValueError(f"{len(words)} words in {columns['text']}, but {len(of)} tags in {columns['label']}")
     for number, word in enumerate(words, 1):
-        if not word.strip():
-            raise ValueError(f"word {number} of {columns['text']} is blank")
+        if not word:
+            raise ValueError(f"word {number} of {columns['text']} is empty")
     return Example(text, [_label(tag, columns["label"]) for tag in of], words=words) if words else None

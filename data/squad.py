@@ -12,6 +12,8 @@ from data.config import UserError
 from data.examples import Example, Read
 from data.lines import clean, open_bytes
 
+FIELDS = ("text", "answer_start")
+
 
 def read_squad(file: str, path: str) -> Iterator[Read] | None:
     """Questions of a file; `file` names it in places (file:id of the question). None: it is not SQuAD's JSON.
@@ -21,6 +23,8 @@ def read_squad(file: str, path: str) -> Iterator[Read] | None:
     with open_bytes(path) as opened:
         try:
             whole = json.loads(opened.read().decode("utf-8-sig"))
+        except RecursionError:
+            raise UserError(f"{file}: no JSON of SQuAD's: nested too deeply; repair the file") from None
         except json.JSONDecodeError as error:
             if error.msg == "Extra data":  # a record on each line
                 return None
@@ -33,7 +37,7 @@ def read_squad(file: str, path: str) -> Iterator[Read] | None:
 def _questions(file: str, articles: Sequence[Any]) -> Iterator[Read]:
     for number, article in enumerate(articles, 1):
         try:
-            paragraphs = [(one["context"], one["qas"]) for one in article["paragraphs"]]
+            paragraphs = [(one["context"], list(one["qas"])) for one in article["paragraphs"]]
         except (KeyError, TypeError):
             yield f"{file}: article {number}", "no paragraphs with context and qas"
             continue
@@ -58,8 +62,11 @@ def answered(question: Any, context: Any, answers: Any) -> Example | str | None:
         return "not valid UTF-8"
     if not question.strip() or not context.strip():
         return None
+    listed = _listed(answers)
+    if listed is None:
+        return "its answers are neither texts nor {text, answer_start}, as many of one as of the other"
     found: list[tuple[int, str]] = []
-    for text, start in _listed(answers):
+    for text, start in listed:
         if not isinstance(text, str) or not text.strip():
             return f"the answer {text!r} is no text"
         begin = context.find(text) if start is None else start
@@ -73,16 +80,15 @@ def answered(question: Any, context: Any, answers: Any) -> Example | str | None:
     return Example(question.strip(), found, context)
 
 
-def _listed(answers: Any) -> list[tuple[Any, Any]]:
-    """(text, start or None) of each answer, of all the shapes that there are."""
+def _listed(answers: Any) -> list[tuple[Any, Any]] | None:
+    """(text, start or None) of each answer, of all the shapes that there are; None for any other."""
+    if isinstance(answers, str) or answers is None:
+        return [(answers, None)] if answers and answers.strip() else []
     if isinstance(answers, dict):
-        texts = answers.get("text") or []
-        starts = answers.get("answer_start")
-        if isinstance(texts, str):
-            texts, starts = [texts], [starts]
-        return list(zip(texts, [None] * len(texts) if starts is None else starts, strict=False))
-    if isinstance(answers, str):
-        return [(answers, None)] if answers.strip() else []
-    return [
-        (one.get("text"), one.get("answer_start")) if isinstance(one, dict) else (one, None) for one in answers or []
-    ]
+        texts, starts = ([one] if isinstance(one, str | int) else one for one in map(answers.get, FIELDS))
+        if not isinstance(texts, list) or not isinstance(starts, list | None) or len(starts or texts) != len(texts):
+            return None
+        return list(zip(texts, starts or [None] * len(texts), strict=True))
+    if not isinstance(answers, list):
+        return None
+    return [tuple(map(one.get, FIELDS)) if isinstance(one, dict) else (one, None) for one in answers]

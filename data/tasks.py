@@ -18,6 +18,7 @@ from data.corpus import DOCSTRINGS
 from data.examples import NO_ANSWER, Examples, TaskData
 from data.formats import format_of, read_records
 from data.labelled import read_examples
+from data.lines import clean
 from data.records import Bad
 from data.schemes import breaks_of, detect_scheme, letters_of, repair
 
@@ -93,8 +94,8 @@ def _read_passages(file: str) -> dict[str, str]:
             continue
         number, text = record.values
         number = str(int(number)) if isinstance(number, float) and number.is_integer() else str(number or "").strip()
-        if not number or not isinstance(text, str) or not text.strip():
-            faults.append(f"{file}:{record.line}: no {'text' if number else 'id'}")
+        if not number or not isinstance(text, str) or not text.strip() or clean(text) is None:
+            faults.append(f"{file}:{record.line}: no {'valid text' if number else 'id'}")
         elif passages.setdefault(number, text.strip()) != text.strip():
             faults.append(f"{file}:{record.line}: another text for the id {number!r}")
     if faults:

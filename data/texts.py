@@ -29,7 +29,7 @@ class Line(NamedTuple):
     number: int
     """1-based line (row of a Parquet or Arrow file) where it begins; 0: the rest of the file cannot be read."""
     values: tuple[Value, ...] | None
-    """One for each field; none of them blank, all of them valid UTF-8, stripped."""
+    """One for each field; none of them blank, all of them valid UTF-8."""
     error: str | None
 
 
@@ -84,29 +84,35 @@ def _check_fields(file: Path, format: Format, fields: tuple[str, ...], words: bo
     raise UserError(f"{file}: {named} is blank in all of its {rows} lines; name the field of the text")
 
 
-def read_texts(file: Path, format: Format, fields: tuple[str, ...], words: bool = False) -> Iterator[Line]:
-    """Every line in order. Raises UserError where a CSV, TSV, Parquet or Arrow file has no column of a field's name."""
+def read_texts(
+    file: Path, format: Format, fields: tuple[str, ...], words: bool = False, exact: bool = False
+) -> Iterator[Line]:
+    """Every line in order. Raises UserError where a CSV, TSV, Parquet or Arrow file has no column of a field's name.
+
+    Texts are stripped of white space around them; `exact`: only of a line's end, for those who tell places in them.
+    """
     if format != "text":
         for record in read_records(str(file), format, fields, keep_blank=True):
             if isinstance(record, Bad):
                 detail = f" ({record.detail})" if record.detail else ""
                 yield _error(record.line, record.reason.replace("_", " ") + detail)
             else:
-                yield _line(record.line, record.values, fields, words)
+                yield _line(record.line, record.values, fields, words, exact)
         return
     try:
         # Only "\n" ends a line, as for `wc -l`: a lone CR inside a text does not shift the answers behind it.
         for number, text in enumerate(read_lines(str(file), "utf-8", newline="\n"), 1):
-            yield _line(number, (text,), fields, words)
+            yield _line(number, (text.removesuffix("\n").removesuffix("\r"),), fields, words, exact)
     except READ_ERRORS as error:
         yield _error(0, f"unreadable ({error})")
 
 
-def _line(number: int, values: tuple[Any, ...], fields: tuple[str, ...], words: bool) -> Line:
+def _line(number: int, values: tuple[Any, ...], fields: tuple[str, ...], words: bool, exact: bool) -> Line:
     for i, (field, value) in enumerate(zip(fields, values, strict=True)):
         if fault := _words_fault(value) if words and i == 0 and isinstance(value, list) else _fault(value):
             return _error(number, fault if len(fields) == 1 else f"{field}: {fault}")
-    return Line(number, tuple(tuple(value) if isinstance(value, list) else value.strip() for value in values), None)
+    texts = (value if exact or isinstance(value, list) else value.strip() for value in values)
+    return Line(number, tuple(tuple(text) if isinstance(text, list) else text for text in texts), None)
 
 
 def _words_fault(words: list[Any]) -> str | None:

@@ -21,20 +21,29 @@ PIPELINES = {
     "embedding": "sentence-similarity",
 }
 """What the model is for -> the hub's pipeline_tag."""
+APART = ("title", "recipe")  # not in the table of facts
 LONGEST_CELL = 2000  # characters: a thousand labels are listed in config.json
 
 
 def model_card(name: str, card: Mapping[str, Any], loads_with: str, purpose: str) -> str:
-    """The card of folder `name`. `card`: {"title": ..., fact: value}; `loads_with`: an Auto class of transformers,
-    "sentence-transformers" or "cloze"; `purpose`: a key of PIPELINES, or another word."""
+    """The card of folder `name`. `card`: {"title": ..., "recipe": YAML, fact: value}; `loads_with`: an Auto class of
+    transformers, "sentence-transformers" or "cloze"; `purpose`: a key of PIPELINES, or another word."""
     library = loads_with if loads_with in ("cloze", "sentence-transformers") else "transformers"
     front = {"library_name": library, "pipeline_tag": PIPELINES.get(purpose, "feature-extraction")}
-    facts = "".join(f"| {shown(key)} | {shown(value)} |\n" for key, value in card.items() if key != "title")
+    facts = "".join(f"| {shown(key)} | {shown(value)} |\n" for key, value in card.items() if key not in APART)
     return (
         f"---\n{''.join(f'{key}: {value}' + chr(10) for key, value in front.items())}---\n\n"
         f"# {shown(card.get('title', name))}\n\nTrained with Cloze.\n\n| | |\n|---|---|\n{facts}\n"
-        f"{_how_to_load(_quoted(name), loads_with)}"
+        f"{_how_to_load(_quoted(name), loads_with)}{_recipe(str(card.get('recipe', '')))}"
     )
+
+
+def _recipe(text: str) -> str:
+    """How to train it again, in a fence that nothing in the text can end."""
+    if not text:
+        return ""
+    fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    return f"\n## Recipe\n\n{fence}yaml\n{text.rstrip()}\n{fence}\n"
 
 
 def shown(value: Any) -> str:

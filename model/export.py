@@ -47,6 +47,7 @@ def export_folder(
         write_model(model, tokenizer_folder, part, state_dict)
         if extra:
             save_file({name: tensor.contiguous() for name, tensor in extra.items()}, str(part / "extra.safetensors"))
+            card = {**card, "extra.safetensors": f"{', '.join(extra)}: no class of transformers has a place for it"}
         purpose = "masked_lm" if auto_class == "AutoModelForMaskedLM" else "encoder"
         (part / "README.md").write_text(model_card(folder.name, card, auto_class, purpose), encoding="utf-8")
 

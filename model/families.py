@@ -10,6 +10,8 @@ from typing import Any
 
 from torch import Tensor
 
+from model import parts
+
 BERT_NAMES = {
     "hidden_size": ("hidden_size",),
     "num_hidden_layers": ("num_hidden_layers",),
@@ -89,55 +91,6 @@ class Family:
         return pad_id + 1 if self.positions_behind_padding else 0
 
 
-def _bert(model: Any, hidden: Tensor) -> Tensor:
-    return model.cls.predictions(hidden)
-
-
-def _roberta(model: Any, hidden: Tensor) -> Tensor:
-    return model.lm_head(hidden)
-
-
-def _albert(model: Any, hidden: Tensor) -> Tensor:
-    return model.predictions(hidden)
-
-
-def _electra(model: Any, hidden: Tensor) -> Tensor:
-    return model.generator_lm_head(model.generator_predictions(hidden))
-
-
-def _distilbert(model: Any, hidden: Tensor) -> Tensor:
-    return model.vocab_projector(model.vocab_layer_norm(model.activation(model.vocab_transform(hidden))))
-
-
-def _modernbert(model: Any, hidden: Tensor) -> Tensor:
-    return model.decoder(model.head(hidden))
-
-
-def _bert_pairs(model: Any, pooled: Tensor) -> Tensor:
-    return model.cls.seq_relationship(pooled)
-
-
-def _albert_pairs(model: Any, pooled: Tensor) -> Tensor:
-    return model.sop_classifier(pooled)
-
-
-def _electra_discriminator(model: Any, hidden: Tensor) -> Tensor:
-    return model.discriminator_predictions(hidden)
-
-
-def _factored(config: Any) -> int:
-    """Embeddings that are narrower than the encoder are projected; ALBERT has the matrix in any case."""
-    equal = config.embedding_size == config.hidden_size and config.model_type != "albert"
-    return 0 if equal else config.embedding_size * config.hidden_size
-
-
-def _disentangled(config: Any) -> int:
-    """Each query and key meets 2k relative positions; version 2's convolution. What is projected once for a whole
-    batch, the relative positions themselves, is left out. Source: arXiv:2006.03654 section 3.1."""
-    positions = 2 * config.num_hidden_layers * 2 * config.position_buckets * config.hidden_size
-    return positions + getattr(config, "conv_kernel_size", 0) * config.hidden_size**2
-
-
 # DistilBERT's layers are BERT's under other names. Source: transformers' research project "distillation",
 # extract_distilbert.py.
 DISTILBERT_IN_BERT = {
@@ -159,7 +112,7 @@ DEBERTA_V2 = Family(
     model_type="deberta-v2",
     prefix="DebertaV2",
     source="DeBERTa, arXiv:2006.03654; version 2 as in microsoft/deberta-v2-xlarge",
-    masked_lm_head=_bert,
+    masked_lm_head=parts.mask_bert,
     layers="encoder.layer",
     # Positions are told by attention alone, relative and in buckets; type_vocab_size 0 as in the published models.
     fixed={
@@ -168,7 +121,7 @@ DEBERTA_V2 = Family(
         "layer_norm_eps": 1e-7, "conv_kernel_size": 3, "conv_act": "gelu",
     },
     packs=False,
-    other_multiplies=_disentangled,
+    other_multiplies=parts.multiplies_disentangled,
 )  # fmt: skip
 
 FAMILIES: dict[str, Family] = {
@@ -176,31 +129,31 @@ FAMILIES: dict[str, Family] = {
         model_type="bert",
         prefix="Bert",
         source="BERT, arXiv:1810.04805",
-        masked_lm_head=_bert,
+        masked_lm_head=parts.mask_bert,
         layers="encoder.layer",
         segments=True,
         pair_objectives=("mlm_nsp", "mlm_sop"),
-        pair_head=_bert_pairs,
+        pair_head=parts.pairs_bert,
         pooler="pooler",
-        pool=lambda encoder, hidden: encoder.pooler(hidden),
+        pool=parts.pool_bert,
     ),
     "roberta": Family(
         model_type="roberta",
         prefix="Roberta",
         source="RoBERTa, arXiv:1907.11692",
-        masked_lm_head=_roberta,
+        masked_lm_head=parts.mask_roberta,
         layers="encoder.layer",
         fixed={"type_vocab_size": 1, "layer_norm_eps": 1e-5},
         ids=BEGIN_AND_END,
         positions_behind_padding=True,
         pooler="pooler",
-        pool=lambda encoder, hidden: encoder.pooler(hidden),
+        pool=parts.pool_bert,
     ),
     "albert": Family(
         model_type="albert",
         prefix="Albert",
         source="ALBERT, arXiv:1909.11942",
-        masked_lm_head=_albert,
+        masked_lm_head=parts.mask_albert,
         layers="encoder.albert_layer_groups",  # one group by default: its layers share their weights
         names={
             **BERT_NAMES, "embedding_size": ("embedding_size",),
@@ -209,23 +162,23 @@ FAMILIES: dict[str, Family] = {
         ids=BEGIN_AND_END,
         segments=True,
         pair_objectives=("mlm_sop", "mlm_nsp"),
-        pair_head=_albert_pairs,
+        pair_head=parts.pairs_albert,
         pooler="pooler",
-        other_multiplies=_factored,
-        pool=lambda encoder, hidden: encoder.pooler_activation(encoder.pooler(hidden[:, 0])),
+        other_multiplies=parts.multiplies_factored,
+        pool=parts.pool_albert,
     ),
     "electra": Family(
         model_type="electra",
         prefix="Electra",
         source="ELECTRA, arXiv:2003.10555",
-        masked_lm_head=_electra,
+        masked_lm_head=parts.mask_electra,
         layers="encoder.layer",
         names={**BERT_NAMES, "embedding_size": ("embedding_size",)},
         segments=True,
         discriminator="ForPreTraining",
-        discriminator_head=_electra_discriminator,
+        discriminator_head=parts.discriminate_electra,
         generator_scales=("hidden_size", "num_attention_heads", "intermediate_size"),
-        other_multiplies=_factored,
+        other_multiplies=parts.multiplies_factored,
     ),
     "deberta-v2": DEBERTA_V2,
     # Version 3 is version 2 without the convolution, trained by replaced-token detection. Source: arXiv:2111.09543.
@@ -241,7 +194,7 @@ FAMILIES: dict[str, Family] = {
         model_type="distilbert",
         prefix="DistilBert",
         source="DistilBERT, arXiv:1910.01108",
-        masked_lm_head=_distilbert,
+        masked_lm_head=parts.mask_distilbert,
         layers="transformer.layer",
         names={
             "hidden_size": ("dim",), "num_hidden_layers": ("n_layers",), "num_attention_heads": ("n_heads",),
@@ -254,7 +207,7 @@ FAMILIES: dict[str, Family] = {
         model_type="modernbert",
         prefix="ModernBert",
         source="ModernBERT, arXiv:2412.13663",
-        masked_lm_head=_modernbert,
+        masked_lm_head=parts.mask_modernbert,
         layers="layers",
         pooling_setting="classifier_pooling",
         dense_heads=True,

@@ -1,7 +1,7 @@
 """An encoder's folder and a file of texts -> a Parquet file of vectors, a row for each input line, in order.
 
-    from orchestration.embed import embed
-    embed(Path("runs/law/export"), Path("letters.txt"), None, lambda text, share: None)
+    ray.init()
+    embed("runs/law/export", "letters.txt", "vectors.parquet")
 
 Out: columns line (int64, 1-based, where the text begins in the input), vector (D float32, of length 1; null where there
 is an error) and error (null where there is a vector). How a folder makes vectors stands in model/embedder.py, what a
@@ -9,7 +9,6 @@ line is in data/texts.py. Ray is joined by the caller.
 """
 
 import os
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +20,7 @@ from data.texts import Value, check_input, count_lines, read_texts
 from model.embedder import Role, check_embedder, load_embedder
 from model.families import setting
 from orchestration.inference import Loaded, load, outputs_of
-from orchestration.output import check_output, replacing
+from orchestration.output import Progress, check_output, replacing, silent
 from orchestration.places import blaming
 from orchestration.pool import Answered, answer_lines
 
@@ -38,9 +37,9 @@ class Vector(NamedTuple):
 
 
 def check(
-    model: Path,
-    input: Path,
-    output: Path | None,
+    model: Path | str,
+    input: Path | str,
+    output: Path | str | None = None,
     text_field: str = "text",
     role: Role | None = None,
     pickled: bool = False,
@@ -59,10 +58,10 @@ def check(
 
 
 def embed(
-    model: Path,
-    input: Path,
-    output: Path | None,
-    progress: Callable[[str, float | None], None],
+    model: Path | str,
+    input: Path | str,
+    output: Path | str | None = None,
+    progress: Progress = silent,
     text_field: str = "text",
     role: Role | None = None,
     pickled: bool = False,
@@ -70,8 +69,8 @@ def embed(
     """Write the vector of every line of `input`; returns the file written (None: INPUT.vectors.parquet beside it).
 
     `role`: query or passage, whose prefix the model's folder tells. `pickled`: open pickled weights, which can run
-    code. The file replaces an older one once it is whole. Raises UserError before any work, for what `check` sees and
-    for weights that cannot be loaded.
+    code. `progress` is told (what is done, share). The file replaces an older one once it is whole. Raises UserError
+    before any work, for what `check` sees and for weights that cannot be loaded.
     """
     target = check(model, input, output, text_field, role, pickled)
     folder, source = Path(os.path.abspath(model)), Path(os.path.abspath(input))

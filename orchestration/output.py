@@ -4,14 +4,21 @@ In: the input, what the user asked for. Out: the path; and a file beside it that
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from data.config import UserError
 
+Progress = Callable[[str, float | None], None]
+"""Told what is done, and its share of the whole, None where nobody knows."""
 
-def check_output(source: Path, output: Path | None, suffix: str) -> Path:
+
+def silent(text: str, share: float | None) -> None:
+    """For those who do not care."""
+
+
+def check_output(source: Path, output: Path | str | None, suffix: str) -> Path:
     """The absolute path to write (None: INPUT with `suffix` behind it). Raises UserError where it cannot be."""
     target = source.with_name(source.name + suffix) if output is None else Path(os.path.abspath(output))
     if target == source:

@@ -12,18 +12,17 @@ from pathlib import Path
 from data.config import UserError
 from data.storage import children, fetch, place, shown
 
-INSIDE = ("best", "export")  # of a sweep's folder, of a run's
 
-
-def find_model(name: str, storage: str = "runs", inside: tuple[str, ...] = INSIDE) -> Path:
-    """The folder of a model: `name` itself, or best/ or export/ in it, or in a run or sweep of that name.
+def find_model(name: str, storage: str, inside: tuple[str, ...]) -> Path:
+    """The folder of a model: `name` itself, or one of `inside` in it, or in a run or sweep of that name, the first of
+    `inside` that is anywhere.
 
     What lies in a bucket is brought here. A folder that is none of these is returned as it is: what is wrong with it is
     told by whoever opens it.
     """
     runs = [place(storage) / name, place(storage) / f"{name}-sweep"] if "://" not in name else []
     homes = [place(name), *runs]
-    for folder in (homes[0], *(home / part for home in homes for part in inside)):
+    for folder in (homes[0], *(home / part for part in inside for home in homes)):
         if "config.json" in children(folder):
             fetch(folder)
             return folder
@@ -31,7 +30,7 @@ def find_model(name: str, storage: str = "runs", inside: tuple[str, ...] = INSID
 
 
 @contextmanager
-def blaming(folder: Path) -> Iterator[None]:
+def blaming(folder: Path | str) -> Iterator[None]:
     """Make a mistake of the user, which names the folder, of a ValueError."""
     try:
         yield

@@ -1,7 +1,7 @@
 """A model with a head and a file of texts -> a file of answers, one line per input line, in order.
 
-    from orchestration.predict import predict
-    predict(Path("runs/law-sweep/best"), Path("letters.txt"), None, lambda text, share: None)
+    ray.init()
+    predict("runs/law-sweep/best", "letters.txt")
 
 Out: JSONL. What stands in a line, by the kind of head (numbers rounded to 6 digits; beyond, they depend on how rows
 were batched), or {"error": ...} for a line that is blank or cannot be read:
@@ -9,8 +9,8 @@ were batched), or {"error": ...} for a line that is blank or cannot be read:
     classification   label, score; scores {label: probability} where asked for
     multi_label      labels [{label, score}] from 0.5 on; scores where asked for
     regression       value
-    tagging          words, tags (one each), entities [{label, text, start, end, score}]: characters of the line's text,
-                     or of the words joined by spaces where they came as a list
+    tagging          words, tags (one each), entities [{label, text, start, end, score}]: characters (code points) of
+                     the line's text, or of the words joined by spaces where they came as a list
     answering        answer, start, end (characters of the context), score; "", 0, 0 where the text has none
     multiple_choice  choice (the number of its column, from 0), score
     embedding        of two texts: cosine, and where it was trained on labels label, score
@@ -20,7 +20,7 @@ What a line is stands in data/texts.py, what a head is in model/heads. Ray is jo
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,13 +36,14 @@ from model.heads.description import LARGEST_LENGTH, Description, describe_folder
 from model.heads.loading import load_head
 from model.opening import check_files, check_tokenizer
 from orchestration.inference import Loaded, load, outputs_of
-from orchestration.output import check_output, replacing
+from orchestration.output import Progress, check_output, replacing, silent
 from orchestration.places import blaming
 from orchestration.pool import answer_lines
 
 # Kind -> the columns it reads where none are named. The second text of the others is read where it is named.
 COLUMNS: dict[str, tuple[str, str | None]] = {"answering": ("question", "context")}
 PAIRED = ("classification", "multi_label", "regression", "answering", "embedding")
+PLACES = ("tagging", "answering")  # answers tell characters of the text as it stands in the input
 DIGITS = 6
 
 
@@ -61,7 +62,11 @@ NO_FIELDS = Fields()
 
 
 def check(
-    model: Path, input: Path, output: Path | None, fields: Fields = NO_FIELDS, pickled: bool = False
+    model: Path | str,
+    input: Path | str,
+    output: Path | str | None = None,
+    fields: Fields = NO_FIELDS,
+    pickled: bool = False,
 ) -> tuple[Description, Format, Path]:
     """What small files tell, before weights are read and Ray starts: what the model is, the input's format, where the
     answers go.
@@ -81,10 +86,10 @@ def check(
 
 
 def predict(
-    model: Path,
-    input: Path,
-    output: Path | None,
-    progress: Callable[[str, float | None], None],
+    model: Path | str,
+    input: Path | str,
+    output: Path | str | None = None,
+    progress: Progress = silent,
     fields: Fields = NO_FIELDS,
     scores: bool = False,
     pickled: bool = False,
@@ -92,8 +97,8 @@ def predict(
     """Answer every line of `input`; returns the file written (None: INPUT.predictions.jsonl beside the input).
 
     `scores`: write the probability of every label. `pickled`: open pickled weights, which can run code. The file
-    replaces an older one once it is whole. Raises UserError before any work, for what `check` sees and for weights that
-    cannot be loaded.
+    replaces an older one once it is whole. `progress` is told (what is done, share). Raises UserError before any work,
+    for what `check` sees and for weights that cannot be loaded.
     """
     _, format, target = check(model, input, output, fields, pickled)
     folder, source = Path(os.path.abspath(model)), Path(os.path.abspath(input))
@@ -104,7 +109,7 @@ def predict(
     columns = columns_of(about, fields)
     module.group = len(fields.choices) or module.group
     num_lines = count_lines(source, format)
-    lines = partial(read_texts, source, format, columns, about.kind == "tagging")
+    lines = partial(read_texts, source, format, columns, about.kind == "tagging", about.kind in PLACES)
 
     done = errors = cut = 0
     with replacing(target) as part, part.open("w", encoding="utf-8") as file:
@@ -133,13 +138,13 @@ def columns_of(about: Description, fields: Fields) -> tuple[str, ...]:
     if pair is not None and kind not in PAIRED:
         raise UserError(f"--pair-field {pair}: {kind} reads one text; leave it out")
     if kind == "multiple_choice" and len(fields.choices) != (about.num_choices or max(2, len(fields.choices))):
-        given = ",".join(fields.choices) or "none"
+        given = f"--choices {','.join(fields.choices)}" if fields.choices else "--choices is missing"
         wanted = about.num_choices or "two or more"
-        raise UserError(f"--choices {given}: this model reads a column for each of {wanted} choices; name them")
+        raise UserError(f"{given}: this model reads a column for each of {wanted} choices; name them")
     if kind == "embedding" and pair is None:
         raise UserError(
-            "--pair-field none: an embedding tells how alike two texts are; name the second one's column, or write "
-            "vectors with `cloze embed`"
+            "--pair-field is missing: an embedding tells how alike two texts are; name the second one's column, or "
+            "write vectors with `cloze embed`"
         )
     return (fields.text or text, *([pair] if pair else []), *fields.choices)
 

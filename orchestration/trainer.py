@@ -26,7 +26,7 @@ from orchestration import checkpoint, metrics
 from orchestration.cause import cause_of
 from orchestration.checkpoint import write_json
 from orchestration.cluster import free_cpus
-from orchestration.config import Config
+from orchestration.config import Config, to_yaml
 from orchestration.plan import step_plan
 from orchestration.progress import Update
 from orchestration.run import cache_of
@@ -112,6 +112,8 @@ def pretrain(
         run=str(run),
         tokenizer_folder=str(run / "tokenizer"),
         tokenizer=store.manifest["tokenizer"],
+        data=store.path.name,
+        recipe=to_yaml(config),
         accumulation=step_plan(config).accumulation,
         steps_per_epoch=order_of(store, weights, config.seed, config.pretrain.global_batch).steps_per_epoch,
         dump_batches=str(Path(dump_batches).absolute()) if dump_batches else None,

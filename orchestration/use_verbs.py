@@ -25,7 +25,7 @@ MOST_TOP = 1000  # tokens that fill tells of; more is nothing to look at
 
 def predict(options: argparse.Namespace) -> int:
     """Answer every line of a file with a model that has a head."""
-    model = find_model(options.model, options.storage, inside=("best",))
+    model = find_model(options.model, options.storage, inside=("best", "export"))
     choices = tuple(name.strip() for name in options.choices.split(",")) if options.choices else ()
     with _logged("predict") as terminal:
         from orchestration.predict import Fields, check
@@ -41,7 +41,7 @@ def predict(options: argparse.Namespace) -> int:
 
 def embed(options: argparse.Namespace) -> int:
     """Write the vectors of a file."""
-    model = find_model(options.model, options.storage)
+    model = find_model(options.model, options.storage, inside=("export", "best"))
     with _logged("embed") as terminal:
         from orchestration.embed import check
         from orchestration.embed import embed as write_vectors
@@ -58,7 +58,7 @@ def fill(options: argparse.Namespace) -> int:
     """Print what a masked language model would write at each [MASK] of a sentence."""
     if not options.top.isdecimal() or not 1 <= int(options.top) <= MOST_TOP:
         raise UserError(f"--top {options.top}: give a number from 1 to {MOST_TOP}")
-    model = find_model(options.model, options.storage, inside=("export",))
+    model = find_model(options.model, options.storage, inside=("export", "best"))
     with _logged("fill"):
         from orchestration.fill import fill as guess
 

@@ -51,6 +51,10 @@ class Job:
     tokenizer_folder: str
     tokenizer: dict[str, Any]
     """What it is: vocab_size, pad_id, cls_id, ..."""
+    data: str
+    """Fingerprint of the prepared rows."""
+    recipe: str
+    """The run's config.yaml, for the model card."""
     accumulation: int
     """Micro-batches per step and rank."""
     steps_per_epoch: int
@@ -145,7 +149,7 @@ def pretrain_worker(job: Job) -> None:
     state = engine.full_state()  # every rank takes part in gathering
     if journal:
         fetch(Path(job.tokenizer_folder))
-        export_objective(objective, state, job.tokenizer_folder, run / "export", card(config, scores))
+        export_objective(objective, state, job.tokenizer_folder, run / "export", card(job, scores))
         publish(run / "export", last="config.json")
         journal.finish()
     dist.barrier()
@@ -250,15 +254,21 @@ def uses_bf16(precision: str, device: torch.device) -> bool:
     return precision == "bf16" or (precision == "auto" and device.type == "cuda" and torch.cuda.is_bf16_supported())
 
 
-def card(config: Config, scores: dict[str, float]) -> dict[str, Any]:
-    """Title and facts of the export's model card."""
+def card(job: Job, scores: dict[str, float]) -> dict[str, Any]:
+    """Title, facts and recipe of the export's model card."""
+    config = job.config
+    sources = [source.path for source in config.corpus.sources]
     facts: dict[str, Any] = {
         "title": f"{config.name}: a {config.encoder.family} encoder pretrained with Cloze",
         "objective": config.objective.name,
+        "corpus": ", ".join(sources[:10]) + (f" and {len(sources) - 10} more" if len(sources) > 10 else ""),
+        "data fingerprint": job.data,
+        "tokenizer fingerprint": job.tokenizer["fingerprint"],
         "steps": config.pretrain.steps,
         "rows per step": config.pretrain.global_batch,
         "tokens per row": config.rows.length,
         "seed": config.seed,
+        "recipe": job.recipe,
     }
     if scores:
         facts["held-out loss"] = scores["loss"]

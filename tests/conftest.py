@@ -107,3 +107,14 @@ def s3() -> Iterator[dict[str, str]]:
     }  # fmt: skip
     server.terminate()
     server.wait()
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """Torch on one thread: where all products are tiny a second one waits, and 26 s of CPU become 85."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

@@ -10,7 +10,6 @@ from model.config import Encoder, Objective
 from model.families import FAMILIES
 from model.objectives.catalogue import build_objective, check_objective
 
-torch.set_num_threads(1)  # of tiny products a second thread makes waiting
 VOCABULARY = 120
 TOKENIZER = {"vocab_size": VOCABULARY, "pad_id": 0, "unk_id": 1, "cls_id": 2, "sep_id": 3, "mask_id": 4}
 NAMES = ("mlm", "mlm_nsp", "mlm_sop", "mlm_sbo", "rtd", "distillation", "clm")
@@ -89,6 +88,15 @@ def mean_loss(objective: Any, some: dict[str, Tensor]) -> Tensor:
     """The loss of a step that is this batch: each term's sum by its own count."""
     counts = objective.count_targets(some)
     return torch.stack([value / max(counts[term], 1) for term, value in objective(some)[0].items()]).sum()
+
+
+def train(objective: Any, some: dict[str, Tensor], steps: int, rate: float) -> None:
+    """Plain AdamW on one batch."""
+    optimizer = torch.optim.AdamW(objective.parameters(), lr=rate, fused=True)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        mean_loss(objective, some).backward()
+        optimizer.step()
 
 
 def scores_of(objective: Any, batches: list[dict[str, Tensor]]) -> dict[str, float]:

@@ -280,7 +280,7 @@ def test_empty_texts_and_no_examples_at_all(folders: dict[str, Path], kind: str,
     assert len(none) == 0 and none.input_ids.shape[0] == 0
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["minilm", "bpe"])
 def test_a_hundred_thousand_tokens_take_time_in_proportion(folders: dict[str, Path], kind: str) -> None:
     reader = open_reader(folders[kind])
 
@@ -297,3 +297,13 @@ def test_a_hundred_thousand_tokens_take_time_in_proportion(folders: dict[str, Pa
 
     short, long = min(seconds(10_000) for _ in range(2)), seconds(100_000)
     assert long < 30 * short + 1, f"{short:.2f} s and {long:.2f} s"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_word_of_a_hundred_thousand_characters(folders: dict[str, Path], kind: str) -> None:
+    """Of WordPiece it is one unknown token, by its rule."""
+    word = "ab1x" * 25_000
+    examples = Examples("tagging", [word], words=[[word]], targets=[["N"]])
+    encoded = encode_examples(examples, ["N"], folders[kind], 128, 16)
+    assert encoded.labels is not None and (encoded.labels != IGNORED).sum() == 1
+    assert (len(encoded) > 800) is (kind in ("bpe", "unigram"))

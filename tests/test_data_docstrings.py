@@ -8,11 +8,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from data import docstrings
-from data.classification import load_task
-from data.config import Corpus, Rows, Tokenizer
+from data.config import Corpus, Rows, Task, Tokenizer
 from data.docstrings import CLASSES, PACKAGES, PER_CLASS, build, copy_key, docstring_task, parse_docstrings
 from data.prepare import prepare
 from data.store import open_store
+from data.tasks import load_task
 
 pytestmark = pytest.mark.usefixtures("ray_4_cpus")
 SMALL = {"packages": ("fsspec", "jinja2", "joblib"), "classes": ("fsspec", "jinja2")}
@@ -88,10 +88,10 @@ def test_names_of_packages_are_gone_from_the_texts(cache: Path):
 
 
 def test_built_in_task_loads_by_its_name(cache: Path):
-    task = load_task("docstrings", None, None, "text", "label", seed=0, train_size=2000, cache=cache, progress=quiet)
+    task = load_task(Task(train_size=2000), "classification", seed=0, cache=cache, progress=quiet)
     assert task.labels == sorted(CLASSES) and task.test is not None
     assert (len(task.train.texts), len(task.validation.texts), len(task.test.texts)) == (2000, 800, 800)
-    assert Counter(task.train.labels.tolist()).most_common()[-1][1] > 150
+    assert Counter(task.train.targets).most_common()[-1][1] > 150
 
 
 def test_built_corpus_is_found_again_and_built_equal_elsewhere(tmp_path: Path):

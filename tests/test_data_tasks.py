@@ -117,6 +117,44 @@ def test_conll_has_a_word_on_each_line(tmp_path: Path, name: str, separator: str
     assert task.train.places == [f"{path}:3", f"{path}:7"] and task.train.texts == ["John lives", "# Paris"]
 
 
+def test_white_space_may_be_a_word_and_stand_behind_a_tag(tmp_path: Path) -> None:
+    path = tmp_path / "a.conll"
+    path.write_text("a O \n\u3000 B-X\n \t\nb\tO\t\n\u00a0\tB-X\t\t\n", encoding="utf-8")
+    task = load("tagging", path)
+    assert task.train.words == [["a", "\u3000"], ["b", "\u00a0"]] and task.train.targets == [["O", "B-X"]] * 2
+    listed = write(tmp_path / "a.jsonl", {"text": [["a", " ", "\n"], ["b"]], "label": [["N", "_", "_"], ["N"]]})
+    assert load("tagging", listed).train.words == [["a", " ", "\n"], ["b"]]
+    listed = write(tmp_path / "b.jsonl", {"text": [["a", ""]], "label": [["N", "_"]]})
+    assert "word 2 of text is empty" in fault("tagging", listed)
+
+
+def test_text_that_is_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"text,label\nx,a\ny,\xff\n")
+    assert f"{path}:3: label is not valid UTF-8" in fault("classification", path)
+    path.write_bytes(b"text,label\nx,a\n\xff,b\n")
+    assert f"{path}:3: text is not valid UTF-8" in fault("classification", path)
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    assert "deep.json: no JSON of SQuAD's: nested too deeply" in fault("answering", tmp_path / "deep.json")
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [5, {"text": 5}, {"text": ["Bob"], "answer_start": [0, 1]}, {"text": ["Bob"], "answer_start": {}}, [5], [[]], [{}]],
+)
+def test_answers_of_no_known_shape(tmp_path: Path, answers: Any) -> None:
+    path = write(tmp_path / "a.json", {"text": ["who?"], "context": ["Bob"], "label": [answers]})
+    assert f"{path}:1: " in fault("answering", path) and "answer" in fault("answering", path)
+    (tmp_path / "b.json").write_text(squad({"id": "7", "question": "who?", "answers": answers}, context="Bob"))
+    assert "question 7: " in fault("answering", tmp_path / "b.json")
+
+
+@pytest.mark.parametrize("article", [5, {}, {"paragraphs": 5}, {"paragraphs": [{"context": "x", "qas": 5}]}])
+def test_articles_of_no_known_shape(tmp_path: Path, article: Any) -> None:
+    (tmp_path / "a.json").write_text(json.dumps({"data": [article]}))
+    assert "article 1: no paragraphs with context and qas" in fault("answering", tmp_path / "a.json")
+
+
 def test_tags_that_break_their_scheme_are_counted_and_mended(tmp_path: Path) -> None:
     path = tmp_path / "a.conll"
     path.write_text("a\tB-X\nb\tI-X\n\nc\tO\nd\tI-X\n\ne\tI-X\nf\tB-Y\ng\tI-X\n" + "\nh\tB-X\ni\tO\n" * 2)
@@ -220,7 +258,7 @@ def test_queries_and_passages_by_id(tmp_path: Path) -> None:
     assert f"1 examples cannot be used, first {lost}:3: task.passages has no passage with the id '9'" in told
     for columns, told in [
         ({"id": [1, 1], "text": ["a", "b"]}, "p2.csv:3: another text for the id '1'"),
-        ({"id": [1, 2], "text": ["a", " "]}, "p2.csv:3: no text"),
+        ({"id": [1, 2], "text": ["a", " "]}, "p2.csv:3: no valid text"),
         ({"id": [1], "body": ["a"]}, "no column 'text'"),
         ({"id": [], "text": []}, "holds no passages"),
     ]:

@@ -116,6 +116,18 @@ def test_words_in_a_column_of_lists(tmp_path):
     assert [line.values for line in read(file, "text", words=True)] == [(("a", "b"),), None, (("c",),)]
 
 
+def test_exact_texts_lose_the_end_of_their_line_only(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"  one \r\n\t\n two")
+    (tmp_path / "a.jsonl").write_text('{"text": "  one \\n"}\n')
+    for name, stripped, exact in (("a.txt", ["one", None, "two"], ["  one ", None, " two"]),
+                                  ("a.jsonl", ["one"], ["  one \n"])):  # fmt: skip
+        file = tmp_path / name
+        format = check_input(file, ("text",))
+        for asked, texts in ((False, stripped), (True, exact)):
+            found = read_texts(file, format, ("text",), exact=asked)
+            assert [line.values and line.values[0] for line in found] == texts
+
+
 def test_a_text_file_holds_no_pairs(tmp_path):
     file = tmp_path / "a.txt"
     file.write_text("one\n")

@@ -7,6 +7,8 @@ from model.families import FAMILIES
 from model.objectives.masked import encoder_inputs
 from tests.objective_batches import batch, built, enlarged
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 CAUSAL = [name for name, family in FAMILIES.items() if family.packs]
 
 

@@ -8,7 +8,9 @@ import transformers
 
 from model.objectives.contract import IGNORED
 from model.objectives.masked import encoder_inputs
-from tests.objective_batches import TOKENIZER, batch, built, enlarged, mean_loss, scores_of, tiny
+from tests.objective_batches import TOKENIZER, batch, built, enlarged, mean_loss, scores_of, tiny, train
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 CASES = [("mlm_nsp", "bert"), ("mlm_sop", "albert"), ("mlm_sop", "bert"), ("mlm_nsp", "albert")]
 # Characters are tokens. Of the three sentences the second follows the first, the third comes from elsewhere.
@@ -84,11 +86,7 @@ def test_chinese_sentences_are_learnt_and_told_by_plain_transformers(name, famil
     """The character behind the mask, and which sentence follows: from the exported folder, class 0 is the follower."""
     objective = built(name, family)
     some, ids = pair_rows(masked=True)
-    optimizer = torch.optim.AdamW(objective.parameters(), lr=3e-3, fused=True)
-    for _ in range(60):
-        optimizer.zero_grad()
-        mean_loss(objective, some).backward()
-        optimizer.step()
+    train(objective, some, steps=60, rate=3e-3)
     assert scores_of(objective, [some]) == {"accuracy": 1.0, "pair_accuracy": 1.0}
     export = objective.exports(objective.state_dict())[0]
     export.model.save_pretrained(str(tmp_path), state_dict=export.state)

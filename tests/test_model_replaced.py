@@ -19,6 +19,8 @@ from model.objectives.replaced import sample
 from tests.objective_batches import TOKENIZER, batch, built, enlarged, mean_loss, objective_of, scores_of, tiny
 from tests.tiny_encoder import write_tokenizer
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 CASES = [("electra", "shared"), ("electra", "disentangled"), ("deberta-v3", "disentangled"), ("deberta-v3", "shared")]
 
 

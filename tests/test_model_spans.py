@@ -9,6 +9,8 @@ from model.objectives.masked import encoder_inputs
 from model.objectives.spans import PLACES, span_boundaries
 from tests.objective_batches import batch, built, enlarged
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 def looped_spans(labels: list[int]) -> list[tuple[int, int, int, int]]:
     """(token, left, right, place) of each target."""

@@ -87,8 +87,8 @@ def test_a_pair_of_runs_differs_in_one_thing(one: str, other: str, differing: se
         ({"encoder.embedding_size": 64}, r"encoder.embedding_size=64: bert has none .*family=albert or electra"),
         ({"objective.name": "distillation"}, r"objective: name=distillation needs a teacher; give objective.teacher"),
         ({"objective.teacher": "x"}, r"objective: teacher is given, but name is mlm; leave it out"),
-        ({"objective.name": "distillation", "objective.teacher": "nowhere"}, "nowhere: no Hugging Face model folder"),
-        ({"encoder.init": "nowhere", "tokenizer.path": "x"}, "encoder.init=nowhere: .*no Hugging Face model folder"),
+        ({"objective.name": "distillation", "objective.teacher": "nowhere"}, "nowhere: no such folder"),
+        ({"encoder.init": "nowhere", "tokenizer.path": "x"}, "encoder.init=nowhere: .*no such folder"),
     ],
 )
 def test_what_does_not_go_together_is_one_line(changes: dict[str, object], told: str):

@@ -86,6 +86,14 @@ def test_a_failure_leaves_the_old_file_and_no_part_of_a_new_one(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["old.parquet"]
 
 
+def test_a_file_of_which_no_line_can_be_read(tmp_path):
+    with VectorFile(tmp_path / "v.parquet", 4) as file:
+        file.add(Answered(1, None, "line 1: broken json"))
+    assert pq.read_table(tmp_path / "v.parquet").to_pylist() == [
+        {"line": 1, "vector": None, "error": "line 1: broken json"}
+    ]
+
+
 def test_row_groups_bound_the_memory(tmp_path):
     """10,000 lines: three row groups, of which one is in memory."""
     with VectorFile(tmp_path / "v.parquet", 4) as file:

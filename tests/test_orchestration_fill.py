@@ -94,6 +94,16 @@ def test_a_classifier_and_an_encoder_without_a_head_are_refused_with_a_hint(run,
         fill(folder, "w1 [MASK]")
 
 
+def test_a_run_that_never_saw_a_mask_is_refused(run, tmp_path):
+    """Its folder is a masked language model's; the run's config tells how it was trained."""
+    shutil.copytree(run / "runs/demo/export", tmp_path / "export")
+    (tmp_path / "config.yaml").write_text("objective:\n  name: mlm\n")
+    assert fill(tmp_path / "export", "w1 [MASK]")
+    (tmp_path / "config.yaml").write_text("objective:\n  name: clm\n")
+    with pytest.raises(UserError, match="trained from left to right"):
+        fill(tmp_path / "export", "w1 [MASK]")
+
+
 def test_control_characters_are_written_out():
     label = "evil\x1b[31m\r\n\x9b2J\u202eright\U000e0041 苹果\u3000ñ"
     assert printable(label) == "evil\\u001b[31m\\r\\n\\u009b2J\\u202eright\\udb40\\udc41 苹果\u3000ñ"

@@ -221,7 +221,7 @@ def test_columns(name, fields, columns, folders):
     [
         ("tagging", Fields(pair="title"), "--pair-field title: tagging reads one text; leave it out"),
         ("classification", Fields(choices=("a", "b")), "--choices a,b: this model's kind is classification"),
-        ("multiple_choice", Fields(), "--choices none: this model reads a column for each of 3 choices; name them"),
+        ("multiple_choice", Fields(), "--choices is missing: this model reads a column for each of 3 choices"),
         ("multiple_choice", Fields(choices=("a", "b")), "--choices a,b: this model reads a column for each of 3"),
         ("embedding", Fields(), "write vectors with `cloze embed`"),
         ("answering", Fields(), "a text file has one text a line, and question, context are needed"),
@@ -252,7 +252,7 @@ def test_a_file_of_questions_over_the_pool(ray_4_cpus, folders, tmp_path):
     rows[7] = {"question": "w1"}
     rows[8] = {"question": "w1", "context": " "}
     rows[9] = {"question": "w1", "context": "w1 " * 100_000}
-    rows[10] = {"question": "谁？", "context": "我今天去买了苹果 w5"}
+    rows[10] = {"question": "谁？", "context": " \t 我今天去买了苹果 w5"}
     input = tmp_path / "questions.jsonl"
     input.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
     written = predict(folders["answering"], input, tmp_path / "out.jsonl", lambda *_: None)
@@ -262,7 +262,7 @@ def test_a_file_of_questions_over_the_pool(ray_4_cpus, folders, tmp_path):
     assert answers[8]["error"] == "line 9: context: blank"
     for row, answer in zip(rows, answers, strict=True):
         if "error" not in answer:
-            assert row["context"].strip()[answer["start"] : answer["end"]] == answer["answer"]
+            assert row["context"][answer["start"] : answer["end"]] == answer["answer"]
     alone = ask(folders["answering"], *[(row["question"], row["context"]) for row in rows[20:300:40]])
     assert [(one["start"], one["end"]) for one in alone] == [(one["start"], one["end"]) for one in answers[20:300:40]]
     assert np.allclose([one["score"] for one in alone], [one["score"] for one in answers[20:300:40]], atol=2e-5)

@@ -182,7 +182,7 @@ def test_a_wrong_address_is_one_line(capsys, what, line):
         ("pretrain -c law.yaml name=x cluster.image=a;reboot", "cluster.image='a;reboot': string should match"),
         ("--env HF_TOKEN=x pretrain -c law.yaml name=x", "--env HF_TOKEN: Ray shows a job's environment to all"),
         ("--env 1X=x pretrain -c law.yaml name=x", "--env 1X: write --env NAME=VALUE"),
-        ("show name=x", "show: no verb that can be a job; give one of: prepare, pretrain, sweep, predict, embed, doctor"),
+        ("show name=x", "show: no verb that can be a job; give one of: prepare, pretrain, sweep, predict, embed"),
         ("", "submit: nothing to run; give one of: prepare"),
     ],
 )  # fmt: skip

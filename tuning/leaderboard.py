@@ -83,6 +83,8 @@ def verdict(entries: list[Entry]) -> tuple[str, bool]:
 
     Returns a sentence for the user and the answer; where there is nothing to compare, the answer is no.
     """
+    if all(entry["encoder"] != "random" for entry in entries):
+        return "No random encoder to compare with: sweep.encoders names none.", False
     whole = [entry for entry in entries if entry["status"] == "done"]
     trained = next((entry for entry in whole if entry["encoder"] != "random"), None)
     control = next((entry for entry in whole if entry["encoder"] == "random"), None)

@@ -255,9 +255,3 @@ def _constant(kind: str, most: Any, target: Any) -> dict[str, Any]:
     if kind == "multi_label":
         return {"labels": [{"label": label} for label in most]}
     return {"choice" if kind == "multiple_choice" else "label": most}
-
-
-def majority_baseline(train_labels: np.ndarray, labels: np.ndarray, metric: str) -> float:
-    """Score of always answering the most frequent label of the training examples."""
-    most_frequent = np.bincount(train_labels).argmax()
-    return METRICS[metric].compute(labels, np.full_like(labels, most_frequent))

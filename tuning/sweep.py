@@ -18,7 +18,7 @@ from data.examples import TaskData
 from data.storage import fetch, remove, shown, sizes
 from model.config import Head
 from orchestration.cluster import Node
-from orchestration.config import Config
+from orchestration.config import Config, to_yaml
 from orchestration.progress import Update
 from orchestration.run import cache_of
 from tuning.config import Finetune
@@ -143,7 +143,7 @@ def sweep(
     entries[0]["test_score"] = ray.get(
         ray.remote(hand_over).options(**asked).remote(
             winner, goal, train, test, run / "trials", str(sources[winner.encoder]), run / "best",
-            _card(config, entries[0]), asked["num_gpus"],
+            _card(config, entries[0], winner.inputs), asked["num_gpus"],
         )
     )  # fmt: skip
     write_leaderboard(entries, run)
@@ -258,15 +258,17 @@ def _outcome(trials: Sequence[Trial], best: Entry) -> str:
     )
 
 
-def _card(config: Config, entry: Entry) -> dict[str, Any]:
+def _card(config: Config, entry: Entry, data: str) -> dict[str, Any]:
     """What the winner's model card says."""
     spread = "" if entry["score_std"] is None else f" ± {entry['score_std']:.4f}"
     return {
-        "title": f"{config.name}: {config.head.kind}",
+        "title": f"{config.name}: {config.head.kind} with Cloze",
         "encoder": entry["encoder"],
-        "trained": "head on the frozen encoder" if entry["mode"] == "frozen" else "encoder and head",
+        "trained": entry["mode"],
         "learning rate": entry["learning_rate"],
         "epochs": entry["epochs"],
         f"validation {entry['metric']}": f"{entry['score_mean']:.4f}{spread} ({entry['seeds']} seeds)",
-        "majority baseline": entry["majority_baseline"],
+        **({} if entry["majority_baseline"] is None else {"majority baseline": entry["majority_baseline"]}),
+        "data fingerprint": data,
+        "recipe": to_yaml(config),
     }

@@ -42,7 +42,15 @@ def build_objective(objective: Objective, encoder: Encoder, tokenizer: Tokenizer
 
 
 def check_objective(objective: Objective, encoder: Encoder) -> None:
-    """Raise ValueError, one line, where the family cannot do what the objective asks. Reads configs, no weights."""
+    """Raise ValueError, one line, where the family cannot do what the objective asks, or a folder is none of a model.
+
+    Reads configs, no weights. Folders are paths of this machine.
+    """
+    if encoder.init is not None:
+        try:
+            check_folder(encoder.init, encoder.pickled)
+        except ValueError as error:
+            raise ValueError(f"encoder.init={error}") from None
     CATALOGUE[objective.name].check(objective, encoder)
 
 
@@ -58,7 +66,11 @@ def _causal(objective: Objective, encoder: Encoder, tokenizer: Tokenizer, seed: 
 
 def _spans(objective: Objective, encoder: Encoder, tokenizer: Tokenizer, seed: int) -> Built:
     model, report = build_encoder(encoder, tokenizer, seed)
-    return SpanLM(model, seed), report
+    module = SpanLM(model, seed)
+    if report is not None:  # no folder holds the boundary decoder: it is left out at export
+        boundary = tuple(f"boundary.{name}" for name in module.boundary.state_dict() if name != "output.weight")
+        report = report._replace(new=(*report.new, *boundary))
+    return module, report
 
 
 def _pairs(term: str, objective: Objective, encoder: Encoder, tokenizer: Tokenizer, seed: int) -> Built:
