@@ -82,7 +82,7 @@ def test_cached_features_go_the_way_of_the_class_itself(folders, family: str) ->
     poolings = ("cls", "mean") if FAMILIES[family].pooling_setting else ("cls",)
     batch = make_batch("classification")
     for pooling in (*poolings, "max"):  # max: our own head
-        for kind in ("classification", "multi_label", "regression"):
+        for kind in ("classification", "regression"):
             head = Head(kind=kind, pooling=pooling)
             module = build_head(folders[family], head, LABELS if kind != "regression" else [], mode="frozen").eval()
             is_ours = type(module.model).__name__ == "OwnModel"
@@ -144,6 +144,15 @@ def test_layerwise_decay_follows_the_formula(folders, family: str) -> None:
         elif not name.startswith(inside) or ".pooler." in name:
             assert scale == 1, name
     assert set(learning_rate_scales(module, 1.0).values()) == {1.0}
+
+
+def test_layerwise_decay_of_a_head_of_ours_and_of_what_lora_adds(folders) -> None:
+    module = build_head(folders["electra"], Head(pooling="mean"), LABELS, mode="lora")
+    scales = learning_rate_scales(module, 0.5)
+    assert scales.keys() == {name for name, p in module.named_parameters() if p.requires_grad}
+    for name, scale in scales.items():
+        layer = name.removeprefix("model.encoder.encoder.layer.").partition(".")[0]
+        assert scale == (1 if name.startswith("model.head.") else 0.5 ** (3 - int(layer))), name
 
 
 def test_more_layers_than_there_are_and_layers_that_are_one(folders) -> None:

@@ -53,7 +53,7 @@ class Native(NamedTuple):
         hidden, family = features[:, None], family_of(self.model.config)
         has_pooler = family.pooler is not None and getattr(self.encoder, family.pooler) is not None
         pooled = family.pool(self.encoder, hidden) if has_pooler and family.pool else None
-        output: Any = BaseModelOutputWithPooling(last_hidden_state=hidden, pooler_output=pooled)  # pyright: ignore
+        output: Any = BaseModelOutputWithPooling(last_hidden_state=hidden, pooler_output=pooled)  # pyright: ignore[reportArgumentType]
         decider = copy.copy(self.model)  # shares every module but the encoder
         decider._modules = {**self.model._modules, self.model.base_model_prefix: _Stub(output)}
         mask = torch.ones(len(features), 1, dtype=torch.long, device=features.device)
