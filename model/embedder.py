@@ -46,9 +46,7 @@ def check_embedder(folder: Path, role: Role | None = None, pickled: bool = False
     if about is not None and about.kind == "embedding":
         return "" if role is None else getattr(about.head, f"{role}_prefix")
     if not (folder / SENTENCES_FILE).is_file():
-        if role is None:
-            return ""
-        raise ValueError(f"it tells no prefix for a {role}; leave out --as")
+        return _no_prefix(role)
     if (read_json(folder, "sentence_bert_config.json") or {}).get("do_lower_case"):
         raise ValueError("sentence_bert_config.json folds case before the tokenizer; let the tokenizer do it")
     told = read_json(folder, "config_sentence_transformers.json") or {}
@@ -56,7 +54,15 @@ def check_embedder(folder: Path, role: Role | None = None, pickled: bool = False
     if any(prompts.values()) and (read_json(folder, "1_Pooling/config.json") or {}).get("include_prompt") is False:
         raise ValueError("it leaves its prompts out of the mean, which is not done here; use sentence-transformers")
     names = {"query": ("query",), "passage": ("passage", "document"), None: (told.get("default_prompt_name"),)}[role]
-    return next((str(prompts[name] or "") for name in names if name in prompts), "")
+    found = [str(prompts[name] or "") for name in names if name in prompts]
+    return found[0] if found else _no_prefix(role)
+
+
+def _no_prefix(role: Role | None) -> str:
+    """The prefix of a folder that tells none: "" where none is asked for. Raises ValueError where one is."""
+    if role is None:
+        return ""
+    raise ValueError(f"it tells no prefix for a {role}; leave out --as")
 
 
 def load_embedder(folder: Path, role: Role | None = None, pickled: bool = False) -> Embedder:

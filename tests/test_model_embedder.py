@@ -118,7 +118,9 @@ def test_a_prefix_is_told_without_reading_weights(folder):
     write_modules(folder, "Transformer", "Pooling", pooling_mode="mean")
     write_json(folder, "config_sentence_transformers.json", prompts={"query": "w7 "})
     (folder / "model.safetensors").write_bytes(b"none")
-    assert [check_embedder(folder, role) for role in ("query", "passage", None)] == ["w7 ", "", ""]
+    assert [check_embedder(folder, role) for role in ("query", None)] == ["w7 ", ""]
+    with pytest.raises(ValueError, match="it tells no prefix for a passage"):
+        check_embedder(folder, "passage")
 
 
 def test_vectors_do_not_depend_on_their_neighbours(folder):
