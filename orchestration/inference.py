@@ -4,6 +4,7 @@ In: a head's module and description, a tokenizer's reader, examples as a model r
 numpy arrays for data/decoding.py. Goes through Ray's object store as it is; knows nothing of Ray.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from data.reader import Reader, open_reader
 from model.families import family_of
 from model.heads.contract import HeadModule
 from model.heads.description import Description
+from model.objectives.contract import Batch
 
 MICRO_BATCH_TOKENS = 8192  # rows x longest row: 64 rows of 128 tokens, and 20 MB of a BERT-base's activations a layer
 
@@ -51,9 +53,13 @@ def load(module: HeadModule, about: Description, folder: Path, prefix: str = "")
     return Loaded(module, about, open_reader(folder), prefix)
 
 
-def outputs_of(module: HeadModule, encoded: Encoded, device: str) -> dict[str, np.ndarray]:
+def outputs_of(
+    module: HeadModule, encoded: Encoded, device: str, seen: Callable[[Batch], None] = lambda batch: None
+) -> dict[str, np.ndarray]:
     """The module's outputs for all units, float32 or int64: (U, ...), (U, T) of heads on tokens, (U * group, D) of
     vectors. Units of like length go through the module together; which do depends on `encoded` alone.
+
+    `seen` is called with each batch and its logits, as if by the module's own forward but without another pass.
     """
     found: dict[str, np.ndarray] = {}
     lengths = encoded.lengths.reshape(-1, encoded.group).max(1, initial=1)
@@ -63,9 +69,11 @@ def outputs_of(module: HeadModule, encoded: Encoded, device: str) -> dict[str, n
             if encoded.word_ids is not None:  # a CRF goes from word to word
                 arrays["word_ids"] = encoded.word_ids[units, : arrays["input_ids"].shape[1]].astype(np.int64)
             batch = {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
+            batch["logits"] = module.logits(batch)
             for name, tensor in module.outputs(batch).items():
                 values = tensor.float() if tensor.is_floating_point() else tensor
                 _place(found, name, values.cpu().numpy(), units, encoded)
+            seen(batch)
     return found
 
 

@@ -25,7 +25,7 @@ from model.heads.contract import HeadModule
 from orchestration.engine import PlainEngine
 from orchestration.inference import outputs_of
 from orchestration.schedule import learning_rate
-from orchestration.steps import evaluate, train_steps
+from orchestration.steps import train_steps
 from tuning.config import Finetune
 from tuning.scores import METRICS, RANKED, rank_passages, score
 
@@ -151,23 +151,26 @@ def _epochs(
 
 def judged(engine: PlainEngine, goal: Goal, part: Part) -> tuple[float | None, float]:
     """(score of the goal's metric, None where it is no number; loss per target) of a split, dropout off."""
-    module, encoded = engine.module, part.encoded
+    module: Any = engine.module
+    sums, counts = 0.0, 0
+
+    def seen(batch: dict[str, Tensor]) -> None:
+        nonlocal sums, counts
+        sums += float(sum(module(batch)[0].values()))
+        counts += sum(module.count_targets(batch).values())
+
     training = module.training
     module.eval()
-    every = np.argsort(encoded.lengths.reshape(-1, encoded.group).max(1), kind="stable")
-    batches = (tensors(encoded, every[k : k + EVALUATION_UNITS]) for k in range(0, len(every), EVALUATION_UNITS))
-    loss = evaluate(engine, batches)["loss"]
-    predictions = predicted(module, goal, part, str(engine.device))
+    predictions = predicted(module, goal, part, str(engine.device), seen)
     module.train(training)
-    return score(goal.metric, part.examples.kind, part.examples.targets or [], predictions), loss
+    return score(goal.metric, part.examples.kind, part.examples.targets or [], predictions), sums / max(1, counts)
 
 
-EVALUATION_UNITS = 64  # of a validation batch; sorted by length first, so little of it is padding
-
-
-def predicted(module: Any, goal: Goal, part: Part, device: str) -> list[dict[str, Any]]:
-    """A prediction for each example, as data/decoding.py has them; of retrieval {"rank"}."""
-    outputs = outputs_of(module, part.encoded, device)
+def predicted(
+    module: Any, goal: Goal, part: Part, device: str, seen: Callable[[dict[str, Tensor]], None] = lambda batch: None
+) -> list[dict[str, Any]]:
+    """A prediction for each example, as data/decoding.py has them; of retrieval {"rank"}. `seen`: as in outputs_of."""
+    outputs = outputs_of(module, part.encoded, device, seen)
     if goal.metric not in RANKED:
         return decode(part.encoded, outputs, part.examples, goal.labels, goal.scheme)
     assert part.passages is not None and part.right is not None

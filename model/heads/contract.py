@@ -63,7 +63,10 @@ class HeadModule(nn.Module):
         return self.body.features(batch)
 
     def logits(self, batch: Batch) -> Tensor:
-        """What the head says in fp32: (B x G, C), or (B, T, C) of heads on tokens; from tokens or cached features."""
+        """What the head says in fp32: (B x G, C), or (B, T, C) of heads on tokens; from tokens or cached features, or
+        what the batch already holds as "logits", so that loss and outputs cost one pass of the encoder."""
+        if "logits" in batch:
+            return batch["logits"]
         if "features" in batch:
             return self.body.decide(batch["features"].to(self.encoder.dtype)).float()
         return self.body.logits(batch, self.group).float()
