@@ -133,10 +133,10 @@ def sweep(options: argparse.Namespace) -> int:
     notes: list[str] = []
     _on_nodes(config, options.dry_run, lambda nodes: notes.extend(check(config, nodes)))
     if options.dry_run:
-        print("\n".join(f"note: {note}" for note in notes), end="\n" * bool(notes))
         counts = len(points(config)), len(config.sweep.encoders), config.sweep.seeds
         print("{} points x {} encoders x {} seeds".format(*counts) + f" = {counts[0] * counts[1] * counts[2]} trials")
         print(f"each asks for {config.sweep.cpus_per_trial:g} CPU, {config.sweep.gpus_per_trial:g} GPU")
+        print("\n".join(f"note: {note}" for note in notes), end="\n" * bool(notes))
         return 0
 
     def work(terminal: Any, progress: Progress) -> int:
