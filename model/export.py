@@ -5,6 +5,7 @@ Knows nothing of Cloze's runs: what the card says comes from outside.
 """
 
 import contextlib
+import json
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from model.card import model_card
+from model.families import family_of
 from model.objectives.contract import PretrainingObjective
 from model.quiet import quiet_transformers
 
@@ -79,7 +81,17 @@ def write_model(
         for file in sorted(Path(tokenizer_folder).iterdir()):
             if file.name in TOKENIZER_FILES or file.suffix == ".model":
                 shutil.copyfile(file, part / file.name)
+        _name_inputs(part, family_of(model.config).segments)
         _check(type(model), part, state)
+
+
+def _name_inputs(part: Path, segments: bool) -> None:
+    """Have the tokenizer return what the model's forward takes: a DistilBERT given token_type_ids raises, a BERT that
+    is not given them reads a pair as one segment. Source: transformers, model_input_names of its tokenizers."""
+    path = part / "tokenizer_config.json"
+    settings = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    settings["model_input_names"] = ["input_ids", *["token_type_ids"] * segments, "attention_mask"]
+    path.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def export_objective(

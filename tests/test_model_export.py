@@ -9,7 +9,10 @@ import torch
 from tiny_encoder import write_encoder, write_tokenizer
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-from model.export import export_folder
+from model.config import Encoder, Objective
+from model.export import export_folder, export_objective
+from model.families import FAMILIES
+from model.objectives.catalogue import build_objective
 
 TEXT = "w1 w2 w3 w4"
 # Runs in an empty folder, isolated, with the finder of the editable install taken out.
@@ -27,7 +30,6 @@ import json, torch, transformers
 folder, auto, text = sys.argv[1:]
 model = getattr(transformers, auto).from_pretrained(folder).eval()
 tokens = transformers.AutoTokenizer.from_pretrained(folder)(text, return_tensors="pt")
-tokens.pop("token_type_ids", None)
 with torch.no_grad():
     print(json.dumps(model(**tokens).logits.tolist()))
 """
@@ -97,3 +99,20 @@ def test_an_export_replaces_the_older_one_whole(trained, tmp_path) -> None:
     assert {"README.md", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"} <= names
     assert not names & {"stale.txt", "half.txt"}
     assert "# second" in (tmp_path / "export" / "README.md").read_text()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_tokenizer_of_a_folder_gives_what_its_model_takes(family: str, tmp_path) -> None:
+    """Two texts through plain transformers, as the card says: with segments where the family has them."""
+    write_tokenizer(tmp_path / "tokenizer")
+    encoder = Encoder(
+        family=family, hidden_size=16, num_attention_heads=2, intermediate_size=32, max_position_embeddings=32
+    )  # type: ignore[arg-type]
+    ids = {"vocab_size": 65, "pad_id": 0, "cls_id": 2, "sep_id": 3, "mask_id": 4}
+    objective = build_objective(Objective(), encoder, ids, 0)[0]
+    export_objective(objective, objective.state_dict(), tmp_path / "tokenizer", tmp_path / "export", {})
+    tokens = AutoTokenizer.from_pretrained(tmp_path / "export")("w1 w2", "w3", return_tensors="pt")
+    assert ("token_type_ids" in tokens) == FAMILIES[family].segments
+    with torch.no_grad():
+        logits = AutoModelForMaskedLM.from_pretrained(tmp_path / "export")(**tokens).logits
+    assert logits.shape == (1, tokens["input_ids"].shape[1], 65)
