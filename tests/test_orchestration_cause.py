@@ -15,8 +15,8 @@ from orchestration.cause import cause_of
         ("Traceback:\n  File x\nKeyError: 'a'\n\nTo change retry attempts, configure ...", "KeyError: 'a'"),
         ("ray.exceptions.RayTaskError(ValueError): x\nValueError: y\nray.train.WorkerGroupError: z", "ValueError: y"),
         (
-            "ray.exceptions.OutOfMemoryError: 2 worker(s) were killed due to the node running low on memory. Memory on the "
-            "node (IP: 10.0.0.2, ID: 52) was 22.37GB used\nOOM kill reason: ...\nRefer to the documentation on how ...",
+            "ray.exceptions.OutOfMemoryError: 2 worker(s) were killed due to the node running low on memory. Memory on "
+            "the node (IP: 10.0.0.2, ID: 52) was 22.37GB used\nOOM kill reason: ...\nRefer to the documentation ...",
             "2 worker(s) were killed due to the node running low on memory. Memory on the node (IP: 10.0.0.2): give it "
             "more, or fewer workers or smaller micro-batches",
         ),
