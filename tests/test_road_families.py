@@ -1,18 +1,16 @@
 """Every family with every objective learns from the embedded corpus: rows of the store, masks, the one loop, held-out
 rows. In one process: what workers add stands in the other tests of the road."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from family_runs import RUNS, read, training
 
-from data.batches import PAIRS, Part, micro_batches
 from data.config import Corpus, Masking, Rows, Tokenizer
 from data.docstrings import build
-from data.masking import Vocabulary, mask_rows, token_draws
 from data.prepare import prepare
 from data.store import Store
 from data.tokenizer import load_tokenizer
@@ -21,25 +19,9 @@ from model.export import export_objective
 from model.objectives.catalogue import build_objective
 from orchestration.engine import PlainEngine
 from orchestration.steps import evaluate, train_steps
-from orchestration.stream import order_of
 
 pytestmark = [pytest.mark.road, pytest.mark.timeout(300)]
 STEPS, BATCH, HELD_OUT = 40, 16, 64
-REPLACED = {"mask_share": 1.0, "random_share": 0.0}
-# name -> family, tokenizer, packing, masking, objective
-RUNS: dict[str, tuple[str, str, str, dict[str, Any], dict[str, Any]]] = {
-    "bert-mlm": ("bert", "wordpiece", "full_sentences", {}, {"name": "mlm"}),
-    "bert-nsp": ("bert", "wordpiece", "next_sentence", {}, {"name": "mlm_nsp"}),
-    "bert-clm": ("bert", "wordpiece", "full_sentences", {}, {"name": "clm"}),
-    "spanbert": ("bert", "wordpiece", "full_sentences", {"strategy": "span"}, {"name": "mlm_sbo"}),
-    "roberta": ("roberta", "bpe", "packed", {}, {"name": "mlm"}),
-    "albert": ("albert", "unigram", "sentence_order", {"strategy": "ngram"}, {"name": "mlm_sop"}),
-    "electra": ("electra", "wordpiece", "full_sentences", REPLACED, {"name": "rtd", "generator_size": 0.5}),
-    "deberta-v2": ("deberta-v2", "wordpiece", "full_sentences", {}, {"name": "mlm"}),
-    "deberta-v3": ("deberta-v3", "wordpiece", "full_sentences", REPLACED, {"name": "rtd", "generator_size": 0.5}),
-    "modernbert": ("modernbert", "bpe", "packed", {"mlm_probability": 0.3}, {"name": "mlm"}),
-    "distilbert": ("distilbert", "wordpiece", "full_sentences", {}, {"name": "distillation"}),
-}
 
 
 @pytest.fixture(scope="module")
@@ -78,41 +60,20 @@ def shape(family: str, layers: int = 2) -> Encoder:
     })  # fmt: skip
 
 
-def read(store: Store, part: str, row_ids: np.ndarray, masking: Masking, draws: bool) -> list[dict[str, torch.Tensor]]:
-    """One micro-batch of rows, masked as at their first visit."""
-    shards, tokenizer, packing = getattr(store, part), store.manifest["tokenizer"], store.manifest["rows"]["packing"]
-    rows, visits = shards.read(row_ids), np.zeros(len(row_ids), np.int64)
-    vocabulary = Vocabulary(tokenizer["vocab_size"], tokenizer["mask_id"], tuple(tokenizer["special_ids"]))
-    share = np.full(len(row_ids), masking.mlm_probability)
-    inputs, labels = mask_rows(rows.input_ids, rows.word_starts, row_ids, visits, share, 0, masking, vocabulary)
-    whole = Part(False, 0, 1, 0, 0, np.zeros(len(row_ids), np.int64), row_ids, rows.lengths, inputs, labels)
-    if packing in (*PAIRS, "packed"):
-        whole = replace(whole, segments=rows.segments, pair_labels=rows.labels if packing in PAIRS else None)
-    if draws:
-        whole = replace(whole, draws=token_draws(row_ids, visits, inputs.shape[1], 0))
-    batches = micro_batches(whole, np.arange(len(row_ids)), len(row_ids), 1, tokenizer["pad_id"])
-    return [{name: torch.from_numpy(array) for name, array in batch.items()} for batch in batches]
-
-
 @pytest.mark.parametrize("name", RUNS)
 def test_the_family_learns_its_objective_and_its_export_loads(name: str, stores, teacher, tmp_path, one_thread) -> None:
     from transformers import AutoModel
 
-    family, kind, packing, masks, wanted = RUNS[name]
-    store, masking = stores(kind, packing), Masking.model_validate(masks)
-    given = {**wanted, "teacher": str(teacher)} if wanted["name"] == "distillation" else wanted
-    objective = Objective.model_validate(given)
-    module = build_objective(objective, shape(family), store.manifest["tokenizer"], seed=1)[0]
-    engine = PlainEngine(module)
-    ids = np.arange(min(HELD_OUT, store.held_out.num_rows))
-    held_out = read(store, "held_out", ids, masking, objective.needs_draws)
+    run = RUNS[name]
+    store, masking = stores(run.tokenizer, run.packing), Masking.model_validate(run.masking)
+    taught = {"teacher": str(teacher)} if run.objective["name"] == "distillation" else {}
+    objective = Objective.model_validate({**run.objective, **taught})
+    module = build_objective(objective, shape(run.family), store.manifest["tokenizer"], seed=1)[0]
+    engine, draws = PlainEngine(module), objective.needs_draws
+    held_out = read(store, "held_out", np.arange(min(HELD_OUT, store.held_out.num_rows)), 0, masking, draws)
     before = evaluate(engine, held_out)
-
-    order = order_of(store, (1.0,), 0, BATCH)
-    rows = [row_ids for window in range(STEPS) for row_ids in order.window(window).rows][:STEPS]
-    steps = ((k, read(store, "train", row_ids, masking, objective.needs_draws)) for k, row_ids in enumerate(rows))
     torch.manual_seed(0)
-    records = list(train_steps(engine, steps, lambda step: 3e-3))
+    records = list(train_steps(engine, training(store, STEPS, BATCH, masking, draws), lambda step: 3e-3))
     after = evaluate(engine, held_out)
     assert len(records) == STEPS
     assert after["loss"] < 0.97 * before["loss"], (before, after)
