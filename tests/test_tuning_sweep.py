@@ -226,6 +226,7 @@ def test_a_check_finds_what_is_wrong_with_files_resources_and_the_space_without_
         ({"name": "other"}, ["sweep.encoders=pretrained", "run cloze pretrain first"]),
         ({"name": "other", "sweep.encoders": ["random"]}, ["random", "whose shape to copy"]),
         ({"finetune.length": 64}, ["finetune.length=64", "at most 32"]),
+        ({"finetune.mode": "top_k", "finetune.top_k": 9}, ["finetune.top_k=9", "has 2 layers", "top_k<=2"]),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_runs(ray_4_cpus, tmp_path, changes: dict, words: list[str]) -> None:
