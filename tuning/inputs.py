@@ -22,6 +22,7 @@ from model.config import Head
 from model.encoder import check_folder
 from model.families import family_of, longest_row
 from model.freezing import layers_a_group
+from model.opening import check_weights
 from orchestration.cluster import Node
 from orchestration.config import Config
 from orchestration.run import folder_of
@@ -49,6 +50,7 @@ def find_encoders(config: Config) -> dict[str, Path]:
         if (folder / "config.json").is_file():
             try:
                 check_folder(folder)
+                check_weights(folder)
             except ValueError as error:
                 raise UserError(f"sweep.encoders={name}: {error}") from None
         else:
