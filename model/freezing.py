@@ -38,20 +38,30 @@ def freeze(module: nn.Module, head: Iterable[str], mode: str) -> dict[str, int]:
 def last_layers(encoder: Any, top_k: int) -> list[str]:
     """Names inside the encoder of its last `top_k` layers, and of the norm behind them.
 
-    Raises ValueError where the encoder has fewer layers, or where they share weights with layers below.
+    Raises ValueError as `layers_a_group`.
     """
-    family = family_of(encoder.config)
-    groups, layers = _groups(encoder), setting(encoder.config, "num_hidden_layers")
-    if top_k > layers:
-        raise ValueError(f"top_k={top_k}: the encoder has {layers} layers; give top_k<={layers}")
-    size = layers // groups  # layers of one group share their weights: ALBERT's; 1 elsewhere
-    if top_k % size:
-        raise ValueError(
-            f"top_k={top_k}: each {size} of the {layers} layers of this {family.model_type} share their weights, so "
-            f"they train together or not at all; give a multiple of {size}, or mode full, lora or frozen"
-        )
+    family, groups = family_of(encoder.config), _groups(encoder)
+    size = layers_a_group(encoder.config, top_k)
     names = [f"{family.layers}.{number}" for number in range(groups - top_k // size, groups)]
     return [*names, family.final_norm] if family.final_norm else names
+
+
+def layers_a_group(config: Any, top_k: int) -> int:
+    """How many layers of an encoder with this config share their weights: 1, but for ALBERT.
+
+    Raises ValueError where the encoder has fewer than `top_k` layers, or where the last `top_k` share weights with
+    layers below: a sweep asks before it starts.
+    """
+    layers = setting(config, "num_hidden_layers")
+    if top_k > layers:
+        raise ValueError(f"top_k={top_k}: the encoder has {layers} layers; give top_k<={layers}")
+    size = layers // getattr(config, "num_hidden_groups", layers)
+    if top_k % size:
+        raise ValueError(
+            f"top_k={top_k}: each {size} of the {layers} layers of this {config.model_type} share their weights, so "
+            f"they train together or not at all; give a multiple of {size}, or mode full, lora or frozen"
+        )
+    return size
 
 
 def _groups(encoder: Any) -> int:

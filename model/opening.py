@@ -39,7 +39,7 @@ def check_files(folder: Path, pickled: bool = False) -> dict[str, Any]:
             raise ValueError(
                 f"weights are pickled ({', '.join(pickles[:3])}), and a pickle can run any code when it is loaded; "
                 "save the model again with save_pretrained, which writes safetensors, or, where you trust the folder, "
-                "give pickled=true (of cloze predict, embed and fill --allow-pickle)"
+                "give encoder.pickled=true (of cloze predict, embed and fill --allow-pickle)"
             )
         if not pickles:
             raise ValueError("it holds no weights (no *.safetensors)")
@@ -58,6 +58,39 @@ def _has_safetensors(folder: Path) -> bool:
     if not all(isinstance(name, str) and name.endswith(".safetensors") and Path(name).name == name for name in names):
         raise ValueError(f"{INDEX} names other files than *.safetensors of this folder")
     return True
+
+
+def check_weights(folder: Path) -> None:
+    """Raise ValueError where a file of safetensors is cut short, or one that the index lists is not there.
+
+    Reads headers only, so that a run asks before it starts processes.
+    """
+    listed = (read_json(folder, INDEX) or {}).get("weight_map", {}).values()
+    names = ["model.safetensors"] if (folder / "model.safetensors").is_file() else sorted(set(listed))
+    for name in names:
+        if not (folder / name).is_file():
+            raise ValueError(f"{INDEX} names {name}, which is not there; copy it too")
+        _check_whole(folder / name)
+
+
+def _check_whole(file: Path) -> None:
+    """Raise ValueError where a file of safetensors is cut short, as a broken download is: its header tells its size.
+
+    Source: huggingface.co/docs/safetensors, "Format": 8 bytes with the header's size, the header (JSON), the tensors.
+    """
+    there = file.stat().st_size
+    with file.open("rb") as stream:
+        size = int.from_bytes(stream.read(8), "little")
+        try:
+            if there < 8 + size:
+                raise ValueError(f"its header takes {size} bytes, the file has {there}")
+            header = json.loads(stream.read(size))
+            ends = [tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__"]
+            whole = 8 + size + max(ends, default=0)
+            if there != whole:
+                raise ValueError(f"it has {there} of {whole} bytes")
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
+            raise ValueError(f"{file.name} cannot be loaded: {one_line(error)}; copy it again") from None
 
 
 def read_json(folder: Path, name: str) -> dict[str, Any] | None:

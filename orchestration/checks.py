@@ -17,6 +17,7 @@ from model.config import Encoder
 from model.encoder import check_folder, encoder_config
 from model.families import FAMILIES, Family, family_of, longest_row, setting
 from model.objectives.catalogue import check_objective
+from model.opening import check_weights
 from orchestration import checkpoint
 from orchestration.config import PRETRAIN_SECTIONS, Config
 from orchestration.run import check_identity, check_storage, summary_of
@@ -80,7 +81,9 @@ def check_model(config: Config) -> None:
 def _check_teacher(teacher: str) -> Family:
     """The family of the folder in objective.teacher. Raises ValueError where it is none."""
     try:
-        return family_of(check_folder(place(teacher)))
+        config = check_folder(place(teacher))
+        check_weights(place(teacher))
+        return family_of(config)
     except ValueError as error:
         raise ValueError(f"objective.teacher={teacher}: {error}") from None
 
@@ -90,6 +93,7 @@ def _check_init(config: Config) -> Family:
     encoder = config.encoder
     try:
         folder = check_folder(place(str(encoder.init)), encoder.pickled)
+        check_weights(place(str(encoder.init)))
     except ValueError as error:
         raise ValueError(f"encoder.init={encoder.init}: {error}") from None
     family = family_of(folder)

@@ -1,11 +1,13 @@
 """What is refused before a run starts, and what its user is told."""
 
 import dataclasses
+import os
 from pathlib import Path
 
 import pytest
 import torch
 from made_store import made_store
+from tiny_encoder import write_encoder
 from transformers import AutoModelForMaskedLM
 
 from data.config import UserError
@@ -102,3 +104,12 @@ def test_what_does_not_go_together_is_one_line(changes: dict[str, object], told:
     with pytest.raises(UserError, match=told) as error:
         check_model(build_config({"name": "x"}, changes))
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("cut", [5, 5000])
+def test_weights_cut_short_are_told_before_workers_start(cut: int, tmp_path: Path):
+    folder = write_encoder(tmp_path / "cut")
+    os.truncate(folder / "model.safetensors", cut)
+    changes = {"encoder.init": str(folder), "tokenizer.path": str(folder), "rows.length": 16}
+    with pytest.raises(UserError, match="encoder.init=.*model.safetensors cannot be loaded: .*; copy it again"):
+        check_model(build_config({"name": "x"}, changes))

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from orchestration.config import Config
 from orchestration.recipe import build_config
 from tuning.config import Finetune
 from tuning.finetune import run_trial
+from tuning.inputs import find_encoders
 from tuning.sweep import check, sweep
 
 SPACE = {
@@ -226,6 +228,7 @@ def test_a_check_finds_what_is_wrong_with_files_resources_and_the_space_without_
         ({"name": "other"}, ["sweep.encoders=pretrained", "run cloze pretrain first"]),
         ({"name": "other", "sweep.encoders": ["random"]}, ["random", "whose shape to copy"]),
         ({"finetune.length": 64}, ["finetune.length=64", "at most 32"]),
+        ({"finetune.mode": "top_k", "finetune.top_k": 9}, ["finetune.top_k=9", "has 2 layers", "top_k<=2"]),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_runs(ray_4_cpus, tmp_path, changes: dict, words: list[str]) -> None:
@@ -235,3 +238,10 @@ def test_what_cannot_be_is_refused_before_anything_runs(ray_4_cpus, tmp_path, ch
         sweep(config, tmp_path / "sweep", quiet, make_task())
     assert "\n" not in str(error.value) and all(word in str(error.value) for word in words)
     assert not (tmp_path / "sweep").exists()
+
+
+def test_weights_cut_short_are_refused_before_anything_runs(tmp_path) -> None:
+    config = configure(tmp_path, {"finetune.epochs": [1]}, **{"sweep.encoders": [str(tmp_path / "cut")]})
+    os.truncate(write_encoder(tmp_path / "cut") / "model.safetensors", 5000)
+    with pytest.raises(UserError, match=r"sweep.encoders=.*model.safetensors cannot be loaded: .* bytes; copy"):
+        find_encoders(config)

@@ -21,6 +21,8 @@ from data.storage import fetch, place, publish, shown
 from model.config import Head
 from model.encoder import check_folder
 from model.families import family_of, longest_row
+from model.freezing import layers_a_group
+from model.opening import check_weights
 from orchestration.cluster import Node
 from orchestration.config import Config
 from orchestration.run import folder_of
@@ -35,7 +37,8 @@ Progress = Callable[[str, float | None], None]
 def find_encoders(config: Config) -> dict[str, Path]:
     """Folder of every encoder that the sweep names; for "random" the folder whose shape and tokenizer it takes.
 
-    Raises UserError for a folder that is no encoder, or too few positions for finetune.length.
+    Raises UserError for a folder that is no encoder, or one with too few positions for finetune.length or layers for
+    finetune.top_k.
     """
     export = folder_of(config) / "export"
     folders: dict[str, Path] = {}
@@ -47,6 +50,7 @@ def find_encoders(config: Config) -> dict[str, Path]:
         if (folder / "config.json").is_file():
             try:
                 check_folder(folder)
+                check_weights(folder)
             except ValueError as error:
                 raise UserError(f"sweep.encoders={name}: {error}") from None
         else:
@@ -63,13 +67,20 @@ def find_encoders(config: Config) -> dict[str, Path]:
                 'add "pretrained" (after cloze pretrain) or a folder'
             )
         folders["random"] = like
-    longest = max(point.config.finetune.length for point in points(config))
+    settings = [point.config.finetune for point in points(config)]
+    longest = max(finetune.length for finetune in settings)
     for name, folder in folders.items():
-        most = longest_row(check_folder(folder))
+        shape = check_folder(folder)
+        most = longest_row(shape)
         if longest > most:
             raise UserError(
                 f"finetune.length={longest}: encoder {name} reads at most {most} tokens; give finetune.length<={most}"
             )
+        for top_k in sorted({finetune.top_k for finetune in settings if finetune.mode == "top_k"}):
+            try:
+                layers_a_group(shape, top_k)
+            except ValueError as error:
+                raise UserError(f"sweep.encoders={name}: finetune.{error}") from None
     return {name: folders[name] for name in dict.fromkeys(config.sweep.encoders)}
 
 
