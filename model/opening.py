@@ -23,7 +23,7 @@ def check_files(folder: Path, pickled: bool = False) -> dict[str, Any]:
     loading would go after something else: an adapter's base model, or an implementation of attention from the hub.
     """
     if not folder.is_dir():
-        raise ValueError("no such folder; give the folder of a model, such as runs/NAME-sweep/best")
+        raise ValueError("no such folder; give the folder of a model, such as runs/NAME/export or runs/NAME-sweep/best")
     config = read_json(folder, "config.json")
     if config is None:
         raise ValueError("not a Hugging Face folder: it holds no config.json; a sweep's winner is in best/")

@@ -85,7 +85,7 @@ def _check_teacher(teacher: str) -> Family:
         check_weights(place(teacher))
         return family_of(config)
     except ValueError as error:
-        raise ValueError(f"objective.teacher={teacher}: {error}") from None
+        raise ValueError(f"objective.teacher={teacher}: {str(error).removeprefix(f'{place(teacher)}: ')}") from None
 
 
 def _check_init(config: Config) -> Family:
@@ -95,7 +95,8 @@ def _check_init(config: Config) -> Family:
         folder = check_folder(place(str(encoder.init)), encoder.pickled)
         check_weights(place(str(encoder.init)))
     except ValueError as error:
-        raise ValueError(f"encoder.init={encoder.init}: {error}") from None
+        told = str(error).removeprefix(f"{place(str(encoder.init))}: ")
+        raise ValueError(f"encoder.init={encoder.init}: {told}") from None
     family = family_of(folder)
     if "family" in encoder.model_fields_set and FAMILIES[encoder.family].model_type != family.model_type:
         raise ValueError(

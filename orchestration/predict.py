@@ -176,9 +176,11 @@ def examples_of(kind: str, lines: Sequence[tuple[Value, ...]]) -> Examples:
 
 
 def shown(answer: Mapping[str, Any], scores: bool) -> dict[str, Any]:
-    """What is written of an answer."""
-    hidden = ("cut",) if scores else ("cut", "scores")
-    return {name: _rounded(value) for name, value in answer.items() if name not in hidden}
+    """What is written of an answer; `cut` only where not all of the text was read: then what is said of the rest (a
+    tag "O") is no answer."""
+    hidden = () if scores else ("scores",)
+    told = {name: _rounded(value) for name, value in answer.items() if name not in (*hidden, "cut")}
+    return {**told, "cut": True} if answer["cut"] else told
 
 
 def _rounded(value: Any) -> Any:

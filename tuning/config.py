@@ -5,7 +5,7 @@ In: plain mappings. Out: frozen, validated sections. Knows pydantic only, so tha
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 
 class Section(BaseModel):
@@ -59,6 +59,16 @@ class Finetune(Section):
     """AdamW's decay, not applied to biases and LayerNorm."""
     gradient_clipping: Annotated[float, Field(gt=0)] | None = 1.0
     """Largest norm of a step's gradient; None: no clipping."""
+
+
+    @model_validator(mode="after")
+    def _windows_go_on(self) -> "Finetune":
+        if self.stride is not None and self.stride >= self.length:
+            raise ValueError(
+                f"stride={self.stride}: neighbouring windows of length={self.length} tokens cannot share so many; give "
+                f"less"
+            )
+        return self
 
 
 class Sweep(Section):
