@@ -145,7 +145,8 @@ def check_folder(folder: str | Path, pickled: bool = False) -> PretrainedConfig:
     try:
         # Before transformers asks whether the code in the folder of an unknown family is trusted.
         family_of_type(str(check_files(Path(folder), pickled).get("model_type")))
-        config = AutoConfig.from_pretrained(str(folder), **SAFE_LOADING)
+        # return_dict: outputs are taken by name here, whatever the folder's own users want.
+        config = AutoConfig.from_pretrained(str(folder), return_dict=True, **SAFE_LOADING)
     except Exception as error:  # a config can be broken in more ways than transformers has exceptions for
         raise ValueError(f"{folder}: {one_line(error)}") from error
     return config

@@ -13,6 +13,7 @@ from typing import Any
 PICKLED = (".bin", ".pt", ".pth", ".ckpt")
 VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json")
 INDEX = "model.safetensors.index.json"
+LARGEST_LABELS = 1_000_000  # transformers names every one of num_labels, however many a file says
 SAFE_LOADING: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 
 
@@ -20,7 +21,8 @@ def check_files(folder: Path, pickled: bool = False) -> dict[str, Any]:
     """The fields of config.json, from the files alone, without importing anything; `pickled`: such weights will do.
 
     Raises ValueError where there is no folder, no readable config.json or no weights that may be opened, or where
-    loading would go after something else: an adapter's base model, or an implementation of attention from the hub.
+    loading would go after something else: an adapter's base model, an implementation of attention from the hub, a file
+    of weights that the config names (transformers then opens a pickle, though asked for safetensors).
     """
     if not folder.is_dir():
         raise ValueError("no such folder; give the folder of a model, such as runs/NAME/export or runs/NAME-sweep/best")
@@ -31,6 +33,10 @@ def check_files(folder: Path, pickled: bool = False) -> dict[str, Any]:
         raise ValueError("it holds an adapter (adapter_config.json); give the model that it was merged into")
     if "/" in str(config.get("attn_implementation", "")) + str(config.get("_attn_implementation", "")):
         raise ValueError("config.json names an implementation of attention from elsewhere; remove attn_implementation")
+    if "transformers_weights" in config:
+        raise ValueError("config.json names the file of its weights; remove transformers_weights")
+    if isinstance(labels := config.get("num_labels"), int) and labels > LARGEST_LABELS:
+        raise ValueError(f"config.json: num_labels is {labels}, and at most {LARGEST_LABELS} are read")
     if "quantization_config" in config:
         raise ValueError("its weights are quantised; give the model in fp32 or bf16")
     if not _has_safetensors(folder):
@@ -93,16 +99,16 @@ def _check_whole(file: Path) -> None:
             raise ValueError(f"{file.name} cannot be loaded: {one_line(error)}; copy it again") from None
 
 
-def read_json(folder: Path, name: str) -> dict[str, Any] | None:
-    """The object in a JSON file, None where there is no such file. Raises ValueError."""
+def read_json(folder: Path, name: str, kind: type = dict) -> Any:
+    """The object (or list, by `kind`) in a JSON file, None where there is no such file. Raises ValueError."""
     try:
         content = json.loads((folder / name).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{name} cannot be read: {error}") from None
-    if not isinstance(content, dict):
-        raise ValueError(f"{name} cannot be read: it holds no JSON object")
+    if not isinstance(content, kind):
+        raise ValueError(f"{name} cannot be read: it holds no JSON {'object' if kind is dict else kind.__name__}")
     return content
 
 
@@ -115,7 +121,8 @@ def check_tokenizer(folder: Path) -> None:
 def open_tokenizer(folder: Path, vocab_size: int) -> Any:
     """The folder's tokenizer, for a model with an embedding of `vocab_size` rows.
 
-    Raises ValueError where it is missing or broken, larger than the embedding, or has no padding token.
+    Raises ValueError where it is missing or broken, larger than the embedding, has no padding token, or tells a longest
+    row (model_max_length) that is no number.
     """
     import transformers
 
@@ -130,6 +137,10 @@ def open_tokenizer(folder: Path, vocab_size: int) -> Any:
         raise ValueError(f"the tokenizer has {len(tokenizer)} tokens, the model {vocab_size}: not a pair")
     if tokenizer.pad_token_id is None:
         raise ValueError("the tokenizer has no padding token; give one that has")
+    longest = tokenizer.model_max_length
+    if not isinstance(longest, int | float) or longest < 1:
+        raise ValueError(f"tokenizer_config.json: model_max_length is {longest!r}, not a number of tokens")
+    tokenizer.model_max_length = int(longest)
     return tokenizer
 
 

@@ -91,6 +91,12 @@ def test_prefixes_by_role(folder):
         assert np.array_equal(found, embed_texts(open_embedder(plain), [(prefix + "w1",)], "cpu")[0].numbers)
 
 
+def test_a_prompt_of_null_is_none(folder):
+    write_modules(folder, "Transformer", "Pooling", pooling_mode="mean")
+    (folder / "config_sentence_transformers.json").write_text('{"prompts": {"query": null, "document": null}}')
+    assert (load_embedder(folder, "query").prefix, load_embedder(folder).about.head.query_prefix) == ("", "")
+
+
 def write_json(folder: Path, name: str, **content: object) -> None:
     (folder / name).write_text(json.dumps(content))
 
@@ -104,6 +110,14 @@ def write_json(folder: Path, name: str, **content: object) -> None:
         (lambda f: (write_json(f, "1_Pooling/config.json", pooling_mode="mean", include_prompt=False),
                     write_json(f, "config_sentence_transformers.json", prompts={"query": "w7 "})), "out of the mean"),
         (lambda f: (f / "head.json").write_text('{"kind": "embedding"}'), "head.json cannot be used"),
+        (lambda f: (f / "modules.json").write_text("{}"), "modules.json cannot be read: it holds no JSON list"),
+        (lambda f: (f / "modules.json").write_text("[1]"), "modules.json cannot be read: it holds no list of modules"),
+        (lambda f: (f / "modules.json").write_text("[" * 100_000), "modules.json cannot be read"),
+        (lambda f: write_json(f, "sentence_bert_config.json", max_seq_length=[1]), r"max_seq_length is \[1\]"),
+        (lambda f: write_json(f, "sentence_bert_config.json", max_seq_length=-4), "max_seq_length is -4"),
+        (lambda f: write_json(f, "config_sentence_transformers.json", prompts=[1]), "are no texts"),
+        (lambda f: write_json(f, "config_sentence_transformers.json", prompts={"query": 5}), "are no texts"),
+        (lambda f: write_json(f, "config_sentence_transformers.json", default_prompt_name={}), "are no texts"),
     ],
 )  # fmt: skip
 def test_what_is_not_known_is_refused(change, message, folder):

@@ -76,6 +76,12 @@ def shard_elsewhere(folder: Path) -> None:
     )
 
 
+def named_pickle(folder: Path) -> None:
+    """Opened by transformers instead of the safetensors beside it, whatever it is asked for."""
+    torch.save({}, folder / "adapter_model.bin")
+    change(folder, transformers_weights="adapter_model.bin")
+
+
 def evil_type(folder: Path) -> None:
     (folder / "evil.py").write_text(EVIL)
     change(folder, model_type="unheard", auto_map={"AutoConfig": "evil.Config", "AutoModel": "evil.Model"})
@@ -90,6 +96,10 @@ DAMAGES: list[tuple[str, Callable[[Path], object], str]] = [
     ("native", lambda f: change(f, hidden_size="wide"), "hidden_size|wide"),
     ("native", evil_type, "unheard"),
     ("native", lambda f: change(f, attn_implementation="somebody/kernel"), "attention from elsewhere"),
+    ("native", named_pickle, "names the file of its weights"),
+    ("native", lambda f: change(f, num_labels=10**9), "num_labels is 1000000000"),
+    ("native", lambda f: change(f, "tokenizer_config.json", model_max_length="x"), "model_max_length is 'x'"),
+    ("native", lambda f: change(f, "tokenizer_config.json", model_max_length=-1), "model_max_length is -1"),
     ("native", lambda f: change(f, quantization_config={"quant_method": "bitsandbytes"}), "quantised"),
     ("native", lambda f: (f / "adapter_config.json").write_text("{}"), "adapter"),
     ("native", pickle_weights, "pickled.*pickled=true"),
@@ -120,6 +130,7 @@ DAMAGES: list[tuple[str, Callable[[Path], object], str]] = [
     ("ours", lambda f: without_weight(f, "head.safetensors", "crf.starts"), "crf.starts"),
     ("ours", lambda f: without_weight(f, "model.safetensors", "encoder.layer.0.output.dense.bias"), "layer.0.output"),
     ("ours", lambda f: (f / "head.json").unlink(), "an encoder has no labels yet"),
+    ("ours", lambda f: ((f / "head.json").unlink(), change(f, architectures=5)), "names no architecture"),
 ]
 
 
@@ -151,6 +162,15 @@ def test_code_beside_a_known_model_is_not_run(heads, tmp_path, monkeypatch) -> N
         (folder / "vocab.txt").write_text("a\n")
         load_head(folder)
     assert not (tmp_path / "ran").exists()
+
+
+def test_a_folder_whose_users_want_tuples_gives_the_same(heads, tmp_path) -> None:
+    ids = torch.tensor([[2, 9, 10, 3]])
+    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    for name, here in heads.items():
+        shutil.copytree(here, tmp_path / name)
+        change(tmp_path / name, return_dict=False)
+        assert torch.equal(load_head(tmp_path / name)[0].logits(batch), load_head(here)[0].logits(batch))
 
 
 def test_pickled_weights_are_opened_where_they_are_asked_for(heads, tmp_path) -> None:

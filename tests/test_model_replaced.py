@@ -243,3 +243,22 @@ def test_a_foreign_generator_is_refused(tmp_path):
     )
     with pytest.raises(ValueError, match="embeddings of width 16 .*, but the encoder is .* width 32"):
         build_objective(objective_of("rtd"), tiny(init=str(tmp_path)), TOKENIZER, 1)
+
+
+def test_a_head_that_is_none_of_this_encoder(tmp_path):
+    """A file that is no safetensors is named; a head of another width is not taken, and said to be new."""
+    from safetensors.torch import save_file
+
+    whole = built("rtd", "deberta-v3")
+    export = whole.exports(whole.state_dict())[0]
+    export.model.save_pretrained(str(tmp_path), state_dict=export.state)
+    extra = tmp_path / "extra.safetensors"
+    extra.write_bytes(b"\x80\x04.")
+    section = tiny("deberta-v3", init=str(tmp_path))
+    with pytest.raises(ValueError, match="extra.safetensors: cannot be loaded") as caught:
+        build_objective(objective_of("rtd"), section, TOKENIZER, 1)
+    assert "\n" not in str(caught.value)
+    assert export.extra is not None
+    save_file({name: torch.zeros(3, 3) for name in export.extra}, str(extra))
+    report = build_objective(objective_of("rtd"), section, TOKENIZER, 1)[1]
+    assert report is not None and set(export.extra) <= set(report.new)

@@ -8,11 +8,15 @@ import pytest
 import torch
 from tiny_encoder import GOAL, LABELS, make_examples, read, write_encoder
 
+from data.alignment import encode_examples
+from data.examples import Examples
 from model.config import Head
 from model.heads.building import build_head
 from orchestration.inference import outputs_of
 from tuning.config import Finetune
-from tuning.finetune import Part, epoch_order, predicted, run_trial, tensors
+from tuning.finetune import Goal, Part, epoch_order, predicted, run_trial, tensors
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +101,26 @@ def test_a_diverging_trial_ends_as_nan_without_weights(encoder, splits, mode: st
     outcome, weights = run(encoder, splits, mode=mode, learning_rate=1e30)
     assert outcome["status"] == "nan" and outcome["score"] is None and not weights
     assert "learning rate" in outcome["error"] or "validation loss" in outcome["error"]
+
+
+def test_a_number_is_learnt_and_a_constant_one_has_no_correlation(encoder) -> None:
+    """Whole numbers: of each text how many words it has."""
+    random = np.random.default_rng(1)
+    counts = random.integers(1, 14, 120)
+    texts = [" ".join(f"w{word}" for word in random.integers(0, 60, count)) for count in counts]
+    found = []
+    for targets in ([float(count) for count in counts], [3.0] * len(counts)):
+        examples = Examples("regression", texts, targets=targets)
+        part = Part(examples, encode_examples(examples, [], encoder, 16))
+        settings = Finetune(mode="full", learning_rate=1e-2, epochs=3, length=16, global_batch=8)
+        head, goal = Head(kind="regression", pooling="max"), Goal((), "pearson")
+        found.append(run_trial(settings, head, encoder, goal, part.encoded, part, 0, lambda record: None)[0])
+    learnt, constant = found
+    losses = [record["train_loss"] for record in learnt["epochs"]]
+    assert losses[-1] < 0.3 * losses[0] and learnt["status"] == "done"
+    assert learnt["score"] > 0.9  # where (B,) met (B, 1) each number would be drawn to the mean of its batch
+    assert [record["score"] for record in constant["epochs"]] == [None] * 3
+    assert (constant["status"], constant["score"]) == ("nan", None) and "or every target" in constant["error"]
 
 
 def test_predictions_come_back_in_order(encoder, splits) -> None:

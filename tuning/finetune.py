@@ -105,7 +105,7 @@ def run_trial(
         except FloatingPointError as fault:
             top, best_epoch, error, best = None, None, str(fault), {}
     if error is None and top is None:
-        error = f"{goal.metric} is no number in any epoch: every prediction is the same"
+        error = f"{goal.metric} is no number in any epoch: every prediction is the same, or every target"
     outcome = {
         "status": "done" if error is None else "nan",
         "score": top,

@@ -5,6 +5,7 @@ of the kind, in fp32 on the CPU. A head that transformers has a class for is tha
 tasks come from.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -95,7 +96,7 @@ def check_labels(head: Head, labels: Sequence[str]) -> None:
     least = {"classification": 2, "embedding": 2}.get(head.kind, 1) if named else 0
     if len(labels) < least:
         raise ValueError(f"{head.kind} needs {least} labels or more, not {len(labels)}")
-    if doubles := sorted({label for label in labels if list(labels).count(label) > 1}):
+    if doubles := sorted(label for label, times in Counter(labels).items() if times > 1):
         raise ValueError(f"labels stand twice: {', '.join(map(repr, doubles[:3]))}")
 
 

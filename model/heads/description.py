@@ -5,6 +5,7 @@ until then. Knows nothing of weights.
 """
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from model.heads.native import SUFFIXES
 from model.opening import one_line, read_json
 
 FILE = "head.json"
+LIMITS, PROMPTS = "sentence_bert_config.json", "config_sentence_transformers.json"  # of sentence-transformers
 OURS, SENTENCES = "cloze", "sentence-transformers"
 LARGEST_LENGTH = 1_000_000  # transformers' tokenizers say 1e30 where they know no limit
 
@@ -77,7 +79,8 @@ def describe_folder(folder: Path, config: Mapping[str, Any], loaded: Any, longes
     Raises ValueError where it has no head that is known here.
     """
     length = min(longest_row(loaded), longest, LARGEST_LENGTH)
-    names = [str(name) for name in config.get("architectures") or []]
+    told = config.get("architectures")
+    names = [str(name) for name in told] if isinstance(told, list) else []
     if (folder / "modules.json").exists():
         return _describe_sentences(folder, length)
     for name in names:
@@ -113,7 +116,9 @@ def labels_of(config: Mapping[str, Any], loaded: Any) -> tuple[str, ...]:
 
 
 def _describe_sentences(folder: Path, length: int) -> Description:
-    modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
+    modules = read_json(folder, "modules.json", list)
+    if not all(isinstance(one, dict) for one in modules):
+        raise ValueError("modules.json cannot be read: it holds no list of modules")
     kinds = [str(one.get("type", "")).rpartition(".")[2] for one in modules]
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]) or modules[0].get("path"):
         raise ValueError(f"modules.json: {', '.join(kinds)}; only a transformer with a pooling is read")
@@ -122,13 +127,23 @@ def _describe_sentences(folder: Path, length: int) -> Description:
     others = [key for key, value in pooling.items() if key.startswith("pooling_mode_") and value is True]
     if len(modes) != 1 or len(others) > 1:
         raise ValueError(f"1_Pooling/config.json: pooling {', '.join(others)}; one of cls, mean and max is read")
-    prompts = (read_json(folder, "config_sentence_transformers.json") or {}).get("prompts") or {}
-    most = (read_json(folder, "sentence_bert_config.json") or {}).get("max_seq_length") or length
+    prompts, _ = read_prompts(folder)
+    most = _number(read_json(folder, LIMITS) or {}, "max_seq_length", 1, optional=True, file=f"{LIMITS}: ")
     passage = next((prompts[name] for name in ("passage", "document") if name in prompts), "")
-    head = Head(
-        kind="embedding", pooling=modes[0], query_prefix=str(prompts.get("query", "")), passage_prefix=str(passage)
-    )
-    return Description("embedding", (), min(length, int(most)), head, loads_with=SENTENCES)
+    head = Head(kind="embedding", pooling=modes[0], query_prefix=prompts.get("query", ""), passage_prefix=passage)
+    return Description("embedding", (), min(length, most or length), head, loads_with=SENTENCES)
+
+
+def read_prompts(folder: Path) -> tuple[dict[str, str], str | None]:
+    """What sentence-transformers puts before texts, by name, and the name of what stands before all of them.
+
+    Raises ValueError where the file is not what it writes.
+    """
+    told = read_json(folder, PROMPTS) or {}
+    prompts, default = told.get("prompts") or {}, told.get("default_prompt_name")
+    if not isinstance(prompts, dict) or not all(isinstance(one, str | None) for one in (default, *prompts.values())):
+        raise ValueError(f"{PROMPTS} cannot be used: its prompts, or the name of the default one, are no texts")
+    return {name: prompt or "" for name, prompt in prompts.items()}, default
 
 
 POOLING_KEYS: dict[Any, str] = {
@@ -142,7 +157,7 @@ POOLING_KEYS: dict[Any, str] = {
 def _names(labels: Any) -> tuple[str, ...]:
     if not isinstance(labels, Sequence) or isinstance(labels, str) or not all(isinstance(x, str) for x in labels):
         raise ValueError("labels are not a list of names")
-    if doubles := sorted({x for x in labels if list(labels).count(x) > 1}):
+    if doubles := sorted(x for x, times in Counter(labels).items() if times > 1):
         raise ValueError(f"labels stand twice: {', '.join(map(repr, doubles[:3]))}")
     return tuple(labels)
 
@@ -154,10 +169,10 @@ def _among(found: Mapping[str, Any], key: str, allowed: Sequence[Any]) -> Any:
     return value
 
 
-def _number(found: Mapping[str, Any], key: str, least: int, optional: bool = False) -> int | None:
+def _number(found: Mapping[str, Any], key: str, least: int, optional: bool = False, file: str = "") -> int | None:
     value = found.get(key) if optional else found[key]
     if value is None and optional:
         return None
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= LARGEST_LENGTH:
-        raise ValueError(f"{key} is {value!r}, not a number from {least} to {LARGEST_LENGTH}")
+        raise ValueError(f"{file}{key} is {value!r}, not a number from {least} to {LARGEST_LENGTH}")
     return value

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
 
@@ -27,6 +27,7 @@ from model.encoder import (
 )
 from model.families import FAMILIES, Family, embedding_width, longest_row, setting
 from model.objectives.replaced import HEAD, DetectionHead, ReplacedTokens
+from model.opening import one_line
 
 GENERATOR = "generator"
 
@@ -137,14 +138,18 @@ def _check_pair(folder: Path, generator: PretrainedConfig, discriminator: Pretra
 
 
 def _fill_head(head: DetectionHead, config: PretrainedConfig, encoder: Encoder, seed: int) -> Report:
-    """The head's weights from the folder's extra.safetensors or the published names, or else drawn from `seed`."""
+    """The head's weights from the folder's extra.safetensors or the published names, or else, and where their shape is
+    another, drawn from `seed`. Raises ValueError where a file cannot be read."""
     draw_weights(head, config, seed)
-    names = tuple(f"{HEAD}.{name}" for name in head.state_dict())
-    found: dict[str, Tensor] = {}
+    shapes = {f"{HEAD}.{name}": tensor.shape for name, tensor in head.state_dict().items()}
+    names, found = tuple(shapes), dict[str, Tensor]()
     for file in sorted(Path(encoder.init).glob("*.safetensors")) if encoder.init else ():
-        with safe_open(file, framework="pt") as stored:
-            found |= {name: stored.get_tensor(name).float() for name in names if name in stored.keys()}  # noqa: SIM118
-    if set(found) != set(names):
+        try:
+            with safe_open(file, framework="pt") as stored:
+                found |= {name: stored.get_tensor(name).float() for name in stored.keys() if name in shapes}  # noqa: SIM118
+        except (OSError, SafetensorError) as error:
+            raise ValueError(f"{file}: cannot be loaded: {one_line(error)}") from error
+    if {name: tensor.shape for name, tensor in found.items()} != shapes:
         return Report(0, names, ())
     head.load_state_dict({name.removeprefix(f"{HEAD}."): tensor for name, tensor in found.items()})
     return Report(len(names), (), ())
