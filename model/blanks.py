@@ -135,6 +135,6 @@ def _best(tokenizer: Any, probabilities: Any, parts: list[str], mask: int, top: 
         word = tokenizer.decode([id]).strip().removeprefix(CONTINUES)
         before, behind = "".join(parts[:mask]), "".join(parts[mask + 1 :])
         text = (before.rstrip() if goes_on else before) + word + behind
-        told = token if token.startswith(CONTINUES) else word or token  # bytes and marks of spaces are not for people
+        told = CONTINUES * goes_on + word if word else token  # as in WordPiece: marks of bytes are not for people
         found.append(Guess(told, float(probabilities[id]), text))
     return found
