@@ -27,7 +27,7 @@ class Guess(NamedTuple):
     """A token that may stand at a mask."""
 
     token: str
-    """As the tokenizer's vocabulary has it: "##ing" goes on a word, "Ġcat" or "▁cat" begins one."""
+    """As people read it, whatever the tokenizer: "##ing" goes on a word, "cat" begins one."""
     probability: float
     """Of it among all V tokens; the other masks are not known when it is told."""
     text: str
