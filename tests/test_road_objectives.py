@@ -1,4 +1,4 @@
-"""Replaced tokens through the command line: two ZeRO-3 workers, both exports, going on from them, filling in."""
+"""Replaced tokens through the command line: two ZeRO-3 workers, both exports, filling in."""
 
 import json
 import random
@@ -33,7 +33,7 @@ def run_cloze(cloze, home):
     return partial(cloze, cwd=home)
 
 
-def test_a_generator_and_a_discriminator_are_trained_exported_and_gone_on_from(run_cloze, home):
+def test_a_generator_and_a_discriminator_are_trained_exported(run_cloze, home):
     done = run_cloze("pretrain", "name=first", "tokenizer.vocab_size=55", *SMALL)
     assert done.returncode == 0, done.stderr
     run = home / "runs" / "first"
@@ -45,13 +45,6 @@ def test_a_generator_and_a_discriminator_are_trained_exported_and_gone_on_from(r
     assert (type(discriminator).__name__, type(generator).__name__) == ("ElectraForPreTraining", "ElectraForMaskedLM")
     ours, theirs = (model.get_input_embeddings().weight for model in (discriminator, generator))
     assert (ours == theirs).all() and generator.config.hidden_size == 16
-
-    folder = "runs/first/export"
-    done = run_cloze("pretrain", "name=second", f"encoder.init={folder}", f"tokenizer.path={folder}", *SMALL)
-    assert done.returncode == 0, done.stderr
-    assert "weights loaded" in done.stderr and "new (drawn from seed)" not in done.stderr
-    again = json.loads((home / "runs" / "second" / "summary.json").read_text())
-    assert again["eval_loss_before"] == pytest.approx(summary["eval_loss_after"], abs=1e-3)
 
     done = run_cloze("fill", "first", "the [MASK] sat on a mat", "--json")
     assert done.returncode == 0, done.stderr
