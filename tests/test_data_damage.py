@@ -38,7 +38,7 @@ def test_damaged_archive_is_unreadable_for_every_reader(tmp_path: Path, pack: st
         (file,) = find_files(Corpus(sources=[str(path)]))  # type: ignore[arg-type]
         try:
             list(read_documents(file))
-            lines = list(read_texts(path, file.format, "text"))
+            lines = list(read_texts(path, file.format, ("text",)))
         except UserError as error:  # a checksum that nobody asked for: the header was read, and is random
             assert "no column 'text'" in str(error)
             continue
@@ -52,7 +52,7 @@ def test_damage_that_is_no_os_error_is_one_bad(tmp_path: Path, pack: str, place:
         path = tmp_path / f"a.{suffix}.{pack}"
         path.write_bytes(whole[:place] + b"\xff" * 30 + whole[place + 30 :])
         assert reasons(read(path))[-1] == ("unreadable", 0)
-        (*_, last) = read_texts(path, "text" if suffix == "txt" else "jsonl", "text")
+        (*_, last) = read_texts(path, "text" if suffix == "txt" else "jsonl", ("text",))
         assert last.error and last.error.startswith("the rest of the file: unreadable")
 
 

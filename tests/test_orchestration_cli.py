@@ -40,7 +40,7 @@ def here(tmp_path, monkeypatch):
         ("pretrain name=x pretrain.stepz=3", "pretrain.stepz: unknown key; did you mean steps?"),
         ("pretrain name=x pretrain.steps=soon", "pretrain.steps='soon': input should be a valid integer"),
         ("pretrain name=x rows.length=9999", "rows.length=9999 is more than encoder.max_position_embeddings=512"),
-        ("pretrain -c nope", "-c nope: no such recipe; give a YAML file or one of: demo, pretrain_base"),
+        ("pretrain -c nope", "-c nope: no such recipe; give a YAML file or one of: albert_base, "),
         ("pretrain -c broken.yaml", "-c broken.yaml, line "),
         ("pretrain name=x corpus.sources=corpus.txt scaling.workers=400", "needs 200 CPUs and 0.5 for Ray Data"),
         ("pretrain name=x corpus.sources=corpus.txt scaling.gpus_per_worker=40", "needs 80 GPUs, the cluster has"),

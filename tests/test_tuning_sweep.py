@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from test_model_export import logits_elsewhere
 from tiny_encoder import GOAL, make_task, read, write_encoder
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
@@ -174,16 +175,19 @@ def test_another_encoder_under_the_same_name_does_not_inherit_results(finished, 
 def test_a_failing_trial_is_listed_with_its_cause_and_does_not_end_the_sweep(ray_4_cpus, tmp_path) -> None:
     write_encoder(tmp_path / "tiny" / "export")
     broken = write_encoder(tmp_path / "a folder with a name that is longer than one would like it to be, by far")
-    (broken / "model.safetensors").write_bytes(b"not weights")
+    weights = load_file(broken / "model.safetensors")  # a whole file, so that only a trial finds what it lacks
+    del weights["bert.encoder.layer.0.output.dense.weight"]
+    save_file(weights, broken / "model.safetensors", metadata={"format": "pt"})
     space = {"finetune.mode": ["full"], "finetune.epochs": [1]}
     config = configure(tmp_path, space, **{"sweep.encoders": ["pretrained", str(broken)], "sweep.seeds": 1})
     entries = sweep(config, tmp_path / "tiny-sweep", quiet, make_task())
     assert [entry["encoder"] for entry in entries] == ["pretrained", str(broken)]
     assert [entry["status"] for entry in entries] == ["done", "failed"]
-    assert "safetensor" in entries[1]["error"].lower() and entries[0]["score_std"] is None
+    assert "weights missing or misshapen: bert.encoder.layer.0" in entries[1]["error"]
+    assert entries[0]["score_std"] is None
 
     alone = configure(tmp_path, space, **{"sweep.encoders": [str(broken)], "sweep.seeds": 1})
-    with pytest.raises(RuntimeError, match="no trial finished.*(?i:safetensor)"):
+    with pytest.raises(RuntimeError, match="no trial finished.*weights missing"):
         sweep(alone, tmp_path / "broken-sweep", quiet, make_task())
     assert json.loads((tmp_path / "broken-sweep" / "leaderboard.json").read_text())[0]["status"] == "failed"
     assert not (tmp_path / "broken-sweep" / "best").exists()
