@@ -128,7 +128,8 @@ class Encoded:
         return len(self.examples)
 
     def batch(self, units: np.ndarray) -> dict[str, np.ndarray]:
-        """What a model reads of b units: input_ids, attention_mask, token_type_ids int64 (b * group, t), and labels.
+        """What a model reads of b units: input_ids, attention_mask, token_type_ids int64 (b * group, t), word_ids
+        (b, t) of tagging, and labels.
 
         t is the longest of their rows. Where features are known: features (b, D) and labels only.
         """
@@ -144,6 +145,7 @@ class Encoded:
         }
         if self.segments is not None:
             batch["token_type_ids"] = self.segments[rows, :longest].astype(np.int64)
-        if self.word_ids is not None and labels:
-            labels["labels"] = labels["labels"][:, :longest]
+        if self.word_ids is not None:  # a CRF goes from word to word
+            batch["word_ids"] = self.word_ids[units, :longest].astype(np.int64)
+            labels = {name: values[:, :longest] for name, values in labels.items()}
         return batch | labels

@@ -137,6 +137,11 @@ class Head(Section):
     passage_prefix: str = ""
     """embedding: put before a passage, or the second text."""
 
+    @property
+    def reads_features(self) -> bool:
+        """Whether a frozen encoder's pooled vector is all that it wants: such vectors can be kept."""
+        return self.kind in ("classification", "multi_label", "regression")
+
     @model_validator(mode="after")
     def _fits_kind(self) -> "Head":
         if self.crf and self.kind != "tagging":

@@ -65,10 +65,7 @@ def outputs_of(
     lengths = encoded.lengths.reshape(-1, encoded.group).max(1, initial=1)
     with torch.inference_mode():
         for units in budgeted(lengths, MICRO_BATCH_TOKENS // encoded.group):
-            arrays = encoded.batch(units)
-            if encoded.word_ids is not None:  # a CRF goes from word to word
-                arrays["word_ids"] = encoded.word_ids[units, : arrays["input_ids"].shape[1]].astype(np.int64)
-            batch = {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
+            batch = {name: torch.from_numpy(array).to(device) for name, array in encoded.batch(units).items()}
             batch["logits"] = module.logits(batch)
             for name, tensor in module.outputs(batch).items():
                 values = tensor.float() if tensor.is_floating_point() else tensor

@@ -228,7 +228,7 @@ def test_a_batch_is_as_long_as_its_longest_row_and_features_stand_for_tokens() -
     encoded = encode_examples(examples, ["N"], MINILM, 32)
     batch = encoded.batch(np.array([1]))
     assert {name: values.shape for name, values in batch.items()} == {
-        "input_ids": (1, 3), "attention_mask": (1, 3), "labels": (1, 3)
+        "input_ids": (1, 3), "attention_mask": (1, 3), "word_ids": (1, 3), "labels": (1, 3),
     }  # fmt: skip
     assert batch["input_ids"].dtype == batch["attention_mask"].dtype == np.int64
     assert encoded.batch(np.array([1, 0]))["attention_mask"].sum(1).tolist() == [3, 11]

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import torch
+from stranger import PRELUDE
 from tiny_encoder import write_encoder, write_tokenizer
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
@@ -15,17 +16,8 @@ from model.families import FAMILIES
 from model.objectives.catalogue import build_objective
 
 TEXT = "w1 w2 w3 w4"
-# Runs in an empty folder, isolated, with the finder of the editable install taken out.
-STRANGER = """
-import sys
-sys.meta_path = [finder for finder in sys.meta_path if "__editable__" not in str(finder)]
-sys.path = [path for path in sys.path if path and "__editable__" not in path]
-for room in ("model", "orchestration", "tuning"):
-    try:
-        __import__(room)
-    except ImportError:
-        continue
-    raise SystemExit(f"{room} can be imported")
+# Runs in an empty folder, isolated.
+STRANGER = PRELUDE + """
 import json, torch, transformers
 folder, auto, text = sys.argv[1:]
 model = getattr(transformers, auto).from_pretrained(folder).eval()

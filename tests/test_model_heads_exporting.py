@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from stranger import PRELUDE
 from test_model_heads_families import CHOICES, KINDS, TOKENIZER, make_batch
 from tiny_encoder import write_encoder, write_tokenizer
 
@@ -26,17 +27,8 @@ SENTENCES = ["The cat sat on the mat.", "利率再次上升。", ""]
 EXPORTED = [family for family in FAMILIES if family != "deberta-v3"]  # whose classes are those of version 2
 EMBEDDERS = {"bert": ("mean", None), "roberta": ("cls", "linear"), "modernbert": ("max", "mlp")}
 TEXTS = ["w1 w2 w3", "w9", "w30 w31 w32 w33 w34 w35"]
-# Runs in an empty folder, isolated, with the finder of the editable install taken out. Reads cases, writes tensors.
-STRANGER = """
-import sys
-sys.meta_path = [finder for finder in sys.meta_path if "__editable__" not in str(finder)]
-sys.path = [path for path in sys.path if path and "__editable__" not in path]
-for room in ("model", "orchestration", "tuning"):
-    try:
-        __import__(room)
-    except ImportError:
-        continue
-    raise SystemExit(f"{room} can be imported")
+# Runs in an empty folder, isolated. Reads cases, writes tensors.
+STRANGER = PRELUDE + """
 import json, torch, transformers
 from safetensors.torch import load_file, save_file
 transformers.logging.set_verbosity_error()

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from stranger import PRELUDE
 
 pytestmark = [pytest.mark.road, pytest.mark.timeout(420)]
 
@@ -118,16 +119,8 @@ def test_what_was_trained_on_is_the_order(undisturbed, home):
 
 def test_the_export_is_the_trained_model_elsewhere(undisturbed, tmp_path):
     """Loaded where Cloze cannot be imported; logits equal those of the weights in the last checkpoint."""
-    program = f"""
-import json, sys
-sys.meta_path = [f for f in sys.meta_path if "editable" not in repr(f)]
-for room in ("orchestration", "model", "data", "tuning"):
-    try:
-        __import__(room)
-    except ImportError:
-        continue
-    raise SystemExit(room + " can be imported")
-import torch
+    program = PRELUDE + f"""
+import json, torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer, BertForMaskedLM
 folder = {str(undisturbed / "export")!r}
 tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForMaskedLM.from_pretrained(folder).eval()

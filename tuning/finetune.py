@@ -40,6 +40,8 @@ class Goal:
     """tagging: how tags mark entities."""
     label_counts: Mapping[str, int] | None = None
     """Training targets of each label."""
+    num_choices: int | None = None
+    """multiple_choice: how many an example has."""
 
 
 @dataclass(frozen=True)
@@ -59,12 +61,12 @@ def epoch_order(units: int, seed: int, epoch: int) -> np.ndarray:
     return np.random.default_rng((seed, epoch)).permutation(units)
 
 
-def make_head(settings: Finetune, head: Head, goal: Goal, train: Encoded, encoder: Path | str, seed: int) -> HeadModule:
+def make_head(settings: Finetune, head: Head, goal: Goal, encoder: Path | str, seed: int) -> HeadModule:
     """The module that a trial trains, new. Raises ValueError as build_head does."""
     return build_head(
         encoder, head, goal.labels, mode=settings.mode, top_k=settings.top_k, lora_rank=settings.lora_rank,
         lora_alpha=settings.lora_alpha, seed=seed, label_counts=goal.label_counts,
-        num_choices=train.group if head.kind == "multiple_choice" else None,
+        num_choices=goal.num_choices,
     )  # fmt: skip
 
 
@@ -90,7 +92,7 @@ def run_trial(
     best: dict[str, Tensor] = {}
     top, best_epoch, error = None, None, None
     with torch.random.fork_rng(devices=list(range(torch.cuda.device_count())) if device != "cpu" else []):
-        module = make_head(settings, head, goal, train, encoder, seed)
+        module = make_head(settings, head, goal, encoder, seed)
         started = time.monotonic()  # loading, and the imports of a process's first trial (6 s), are not training
         torch.manual_seed(seed)  # dropout
         scales = learning_rate_scales(module, settings.layerwise_lr_decay) if settings.layerwise_lr_decay < 1 else None

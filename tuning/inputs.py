@@ -165,6 +165,7 @@ def goal_of(config: Config, task: TaskData) -> Goal:
         metric=choose_metric(config.task.metric, task.kind, task.scheme, config.head.loss),
         scheme=task.scheme,
         label_counts=Counter(targets) if task.kind in ("classification", "tagging", "multi_label") else None,
+        num_choices=len(task.train.choices[0]) if task.train.choices else None,
     )
 
 

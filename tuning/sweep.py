@@ -139,10 +139,9 @@ def sweep(
     if task.test is not None:
         settings = Finetune(**winner.finetune), Head(**winner.head)
         test = read_part(task.test, task, goal, sources[winner.encoder], *settings)
-    train = parts[winner.reading]["train"].encoded
     entries[0]["test_score"] = ray.get(
         ray.remote(hand_over).options(**asked).remote(
-            winner, goal, train, test, run / "trials", str(sources[winner.encoder]), run / "best",
+            winner, goal, test, run / "trials", str(sources[winner.encoder]), run / "best",
             _card(config, entries[0], winner.inputs), asked["num_gpus"],
         )
     )  # fmt: skip

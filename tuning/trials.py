@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from data.storage import fetch, publish, remove
+from model.config import Head
 from tuning.leaderboard import best_trial, make_entries, write_text
 
 Result = dict[str, Any]
-ON_FEATURES = ("classification", "multi_label", "regression")  # heads that want no more than a frozen encoder's vector
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Trial:
     @property
     def pooled(self) -> tuple[Any, ...] | None:
         """What decides its cached features; None where it runs the encoder itself."""
-        if self.finetune["mode"] != "frozen" or self.head["kind"] not in ON_FEATURES:
+        if self.finetune["mode"] != "frozen" or not Head(**self.head).reads_features:
             return None
         return (*self.reading, self.head["pooling"])
 
@@ -112,7 +112,6 @@ def execute(
     started = time.monotonic()
     weights = None
     try:
-        from model.config import Head
         from tuning.config import Finetune
         from tuning.features import load_features
         from tuning.finetune import run_trial
@@ -170,7 +169,6 @@ def device_of(gpus: float) -> str:
 def hand_over(
     trial: Trial,
     goal: Any,
-    train: Any,
     test: Any,
     trials_folder: Path,
     tokenizer_folder: str,
@@ -184,7 +182,6 @@ def hand_over(
     """
     from safetensors.torch import load_file
 
-    from model.config import Head
     from model.heads.description import Description
     from model.heads.exporting import export_head
     from tuning.config import Finetune
@@ -195,7 +192,7 @@ def hand_over(
     for path in (Path(trial.folder), Path(tokenizer_folder), weights):
         fetch(path)
     settings, head = Finetune(**trial.finetune), Head(**trial.head)
-    module = make_head(settings, head, goal, train, trial.folder, trial.seed).eval()
+    module = make_head(settings, head, goal, trial.folder, trial.seed).eval()
     trained = {name: parameter for name, parameter in module.model.named_parameters() if parameter.requires_grad}
     kept = load_file(str(weights))
     if kept.keys() != trained.keys():
@@ -211,7 +208,7 @@ def hand_over(
     facts = {**card, **({} if found is None else {f"test {trial.metric}": found})}
     about = Description(
         kind=head.kind, labels=goal.labels, length=settings.length, head=head, scheme=goal.scheme,
-        stride=settings.stride, num_choices=train.group if head.kind == "multiple_choice" else None,
+        stride=settings.stride, num_choices=goal.num_choices,
     )  # fmt: skip
     export_head(module, tokenizer_folder, best, facts, about)
     publish(best, last="config.json")

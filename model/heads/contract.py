@@ -24,13 +24,12 @@ class HeadModule(nn.Module):
     """An encoder with a head for one task.
 
     A batch has input_ids and attention_mask (B x G, T), where the family has them token_type_ids, and labels; a frozen
-    encoder's features (B, D) may stand for the tokens where `reads_features`. Filler units have the label -100 (NaN).
+    encoder's features (B, D) may stand for the tokens where `head.reads_features`. Filler units have the label -100
+    (NaN).
     """
 
     group = 1
     """G: rows of a unit: 2 for the pairs of an embedding, the number of choices for multiple choice."""
-    reads_features = False
-    """Whether the pooled hidden states are all that the head wants of a frozen encoder."""
 
     class_weights: Tensor | None
 

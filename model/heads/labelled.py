@@ -15,8 +15,6 @@ from model.objectives.contract import Batch, Sums
 class Classification(HeadModule):
     """One label of C: cross-entropy against labels (B,)."""
 
-    reads_features = True
-
     def count_targets(self, batch: Batch) -> dict[str, int]:
         """Units that are not filler."""
         return {"classification": int((batch["labels"] != IGNORED).sum())}
@@ -35,8 +33,6 @@ class Classification(HeadModule):
 class MultiLabel(HeadModule):
     """Any of C labels, each a decision of its own: binary cross-entropy against labels (B, C) of 0, 1 and NaN."""
 
-    reads_features = True
-
     def count_targets(self, batch: Batch) -> dict[str, int]:
         """Decisions that are not filler: C of each unit, as transformers divides."""
         return {"multi_label": int((~batch["labels"].isnan()).sum())}
@@ -54,8 +50,6 @@ class MultiLabel(HeadModule):
 
 class Regression(HeadModule):
     """A number: squared error against labels (B,), NaN for filler."""
-
-    reads_features = True
 
     def count_targets(self, batch: Batch) -> dict[str, int]:
         """Units that are not filler."""
