@@ -125,7 +125,7 @@ def _check_init(config: Config) -> Family:
 
 def remarks(config: Config, store: Store) -> list[str]:
     """What a user should know of a corpus that is small for its run."""
-    rows, pretrain, workers = store.train.num_rows, config.pretrain, config.scaling.workers
+    rows, pretrain, workers = store.train.num_rows, config.pretrain, config.scaling.max_workers
     told = []
     if rows < pretrain.global_batch:
         told.append(

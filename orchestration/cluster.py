@@ -158,7 +158,8 @@ def check_workers(scaling: Scaling, nodes: list[Node], autoscales: bool = False)
     if autoscales:
         return
     cpus, gpus = sum(node.cpus for node in nodes), sum(node.gpus for node in nodes)
-    wanted_cpus, wanted_gpus = scaling.workers * scaling.cpus_per_worker, scaling.workers * scaling.gpus_per_worker
+    workers = scaling.min_workers
+    wanted_cpus, wanted_gpus = workers * scaling.cpus_per_worker, workers * scaling.gpus_per_worker
     asked = f"scaling.workers={scaling.workers} x scaling.cpus_per_worker={scaling.cpus_per_worker:g}"
     if wanted_gpus > gpus:
         raise UserError(
@@ -179,7 +180,7 @@ def check_workers(scaling: Scaling, nodes: list[Node], autoscales: bool = False)
             f"cluster starts nodes on demand, cluster.autoscales=true"
         )
     places = sum(_places(scaling, node) for node in nodes)
-    if places < scaling.workers:
+    if places < scaling.min_workers:
         raise UserError(f"{asked}: the nodes have room for {places} such workers; ask less of each worker")
 
 

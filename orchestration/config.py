@@ -17,6 +17,17 @@ from tuning.config import Finetune, Gpus, Sweep
 Size = Annotated[int, Field(ge=1)]
 
 
+class Budget(Section):
+    """What a run may spend, in one of three units; the schedule follows it."""
+
+    tokens: Annotated[float, Field(gt=0)] | None = None
+    """Tokens trained on that are not padding."""
+    hours: Annotated[float, Field(gt=0)] | None = None
+    """Hours of the worker group, restarts included."""
+    money: Annotated[float, Field(gt=0)] | None = None
+    """In the currency of cluster.price_per_worker_hour."""
+
+
 class Pretrain(Section):
     """How long and how hard the encoder is pretrained."""
 
@@ -36,10 +47,14 @@ class Pretrain(Section):
     """AdamW's decay, not applied to biases and LayerNorm."""
     gradient_clipping: Annotated[float, Field(gt=0)] | None = 1.0
     """Largest norm of a step's gradient; None: no clipping."""
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """auto: bf16 on GPUs that have it, else fp32."""
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    """auto: bf16 on GPUs that have it, else fp32. fp16, with loss scaling, on GPUs only."""
     eval_every_steps: Size | None = 500
     """Steps between evaluations on held-out rows; None: only before and after."""
+    max_bad_steps: Size = 10
+    """Steps in a row whose loss or gradient is no finite number, before the run gives up; each is skipped."""
+    budget: Budget | None = None
+    """What the run may spend, in place of steps."""
 
 
 class Zero(Section):
@@ -49,26 +64,44 @@ class Zero(Section):
     """0: nothing; 1: optimizer state; 2: and gradients; 3: and parameters are sharded over the workers."""
     persistence_threshold: Annotated[int, Field(ge=0)] = 100_000
     """Stage 3 keeps parameters smaller than this many elements whole on every worker."""
+    offload: Literal["optimizer"] | None = None
+    """optimizer: its state lives in the memory of the CPU, which also updates the weights (stages 1 to 3)."""
+    activation_checkpointing: bool = False
+    """Compute the activations of a layer again in the backward pass instead of keeping them."""
 
 
 class Scaling(Section):
     """Workers and what each asks of Ray."""
 
-    workers: Size = 2
-    """Ray Train workers."""
+    workers: Size | tuple[Size, Size] = 2
+    """Ray Train workers; [min, max]: as many of them as the cluster has room for, also while it trains."""
     cpus_per_worker: Annotated[float, Field(gt=0)] = 0.5
     """CPUs a worker asks of Ray. Keep some for Ray Data: workers that take every CPU starve the reader."""
     gpus_per_worker: Gpus = 0
     """GPUs a worker asks of Ray."""
     max_restarts: Annotated[int, Field(ge=0)] = 3
     """How often a broken worker group is started again from the newest checkpoint."""
+    stuck_seconds: Annotated[float, Field(gt=0)] = 600
+    """A worker that stays in one stage of a step for longer is named and started again."""
+
+    @property
+    def min_workers(self) -> int:
+        """The fewest that train."""
+        return self.workers if isinstance(self.workers, int) else self.workers[0]
+
+    @property
+    def max_workers(self) -> int:
+        """The most that train."""
+        return self.workers if isinstance(self.workers, int) else self.workers[1]
 
 
 class Checkpoints(Section):
     """When the training state is saved and how many saves are kept."""
 
     every_steps: Size = 500
+    """Optimizer steps between two saves."""
     keep: Size = 2
+    """The newest ones that are kept, beside the one with the lowest held-out loss."""
 
 
 class Cluster(Section):
@@ -83,6 +116,8 @@ class Cluster(Section):
     """Container image that a submitted job runs in; it holds Cloze, since Ray ships no files into one."""
     autoscales: bool = False
     """The cluster starts nodes when they are asked for: what it lacks now is waited for, not refused."""
+    price_per_worker_hour: Annotated[float, Field(gt=0)] | None = None
+    """What one worker costs in an hour, in any currency: for pretrain.budget.money and the report."""
 
 
 class Config(Section):
@@ -139,6 +174,8 @@ FREE = (
     "corpus.max_bad_fraction",
     "pretrain.micro_batch",
     "pretrain.eval_every_steps",
+    "pretrain.max_bad_steps",
+    "pretrain.budget",
     "zero",
     "scaling",
     "checkpoints",

@@ -206,14 +206,14 @@ def _clock(survey: Survey) -> Iterator[Finding]:
 
 def _workers(survey: Survey) -> Iterator[Finding]:
     scaling, autoscales = survey.config.scaling, survey.config.cluster.autoscales
-    left = sum(place.cpus for place in survey.places) - scaling.workers * scaling.cpus_per_worker
+    left = sum(place.cpus for place in survey.places) - scaling.max_workers * scaling.cpus_per_worker
     try:
         check_workers(scaling, [Node(place.cpus, place.gpus) for place in survey.places])
     except UserError as error:
         found, _, remedy = str(error).rpartition("; ")
         yield Finding("CPUs", "note" if autoscales else "fault", "cluster", found, "" if autoscales else remedy)
     else:
-        found = f"{scaling.workers} workers x {scaling.cpus_per_worker:g} CPUs leave {left:g} for Ray Data"
+        found = f"{scaling.max_workers} workers x {scaling.cpus_per_worker:g} CPUs leave {left:g} for Ray Data"
         yield Finding("CPUs", "good", "cluster", f"{found}, which needs {DATA_CPUS:g}")
 
 

@@ -19,9 +19,9 @@ class StepPlan:
     """Rows of weight zero per step, so that every worker does the same number of micro-batches."""
 
 
-def step_plan(config: Config) -> StepPlan:
+def step_plan(config: Config, workers: int) -> StepPlan:
     """accumulation = ceil(global batch / (workers x micro-batch)); any numbers work."""
-    slots = config.scaling.workers * config.pretrain.micro_batch
+    slots = workers * config.pretrain.micro_batch
     accumulation = -(-config.pretrain.global_batch // slots)
     return StepPlan(accumulation, accumulation * slots - config.pretrain.global_batch)
 
@@ -31,14 +31,15 @@ def describe(config: Config, vocab_size: int | None = None) -> list[tuple[str, s
     from data.families import SPECIALS
     from model.objectives.catalogue import parameters_of
 
-    plan, pretrain, scaling = step_plan(config), config.pretrain, config.scaling
+    pretrain, scaling, workers = config.pretrain, config.scaling, config.scaling.max_workers
+    plan = step_plan(config, workers)
     tokenizer = {
         "vocab_size": vocab_size or config.tokenizer.vocab_size,
         "pad_id": list(SPECIALS[config.tokenizer.kind]).index("pad"),
     }
     filler = f" + {plan.filler_rows} filler" if plan.filler_rows else ""
-    rows = f"{pretrain.global_batch}{filler} = {scaling.workers} workers x {plan.accumulation} x {pretrain.micro_batch}"
-    resources = f"{scaling.workers} x ({scaling.cpus_per_worker:g} CPU, {scaling.gpus_per_worker:g} GPU)"
+    rows = f"{pretrain.global_batch}{filler} = {workers} workers x {plan.accumulation} x {pretrain.micro_batch}"
+    resources = f"{workers} x ({scaling.cpus_per_worker:g} CPU, {scaling.gpus_per_worker:g} GPU)"
     return [
         ("parameters", f"{parameters_of(config.objective, config.encoder, tokenizer):,}"),
         ("rows per step", rows),

@@ -70,23 +70,29 @@ def train_steps(
     steps: Iterable[tuple[int, list[Batch]]],
     learning_rate: Callable[[int], float],
     asked_to_stop: Callable[[], bool] = lambda: False,
+    at: Callable[[str, int], None] = lambda stage, step: None,
 ) -> Iterator[StepRecord]:
     """Train on `steps` (step number, this rank's micro-batches); yields after each optimizer step.
 
     Every rank must bring the same number of micro-batches. `asked_to_stop` is called once a step; where one rank says
-    yes, all ranks end after the same step. Raises FloatingPointError, on all ranks alike and before
-    the weights move, where the loss of a step is not finite, and after a refused update where the gradient is not.
+    yes, all ranks end after the same step. `at` is told each stage of a step (orchestration/beacon.py).
+    Raises FloatingPointError, on all ranks alike and before the weights move, where the loss of a step is not finite,
+    and after a refused update where the gradient is not.
     """
     engine.module.train()
     for step, micro_batches in steps:
+        at("all-reduce", step)
         counts = _targets(engine, micro_batches)
         totals: dict[str, Tensor] = {}
         for batch in micro_batches:
+            at("forward", step)
             sums, metrics = engine.forward(batch)
+            at("backward", step)
             # 0 targets of a term in the whole step: 0 loss and 0 weight, not 0/0.
             engine.backward(torch.stack([value / max(counts[term], 1) for term, value in sums.items()]).sum())
             _add(totals, {f"loss.{term}": value.detach() for term, value in sums.items()})
             _add(totals, metrics)
+        at("all-reduce", step)
         totals["asked_to_stop"] = torch.tensor(float(asked_to_stop()))
         sums_by_name = _reduced(engine, totals)
         is_last = sums_by_name.pop("asked_to_stop") > 0
@@ -95,6 +101,7 @@ def train_steps(
         rate = learning_rate(step)
         if not math.isfinite(loss):
             raise FloatingPointError(f"step {step}: the loss is {loss} (learning rate {rate:g})")
+        at("update", step)
         norm = engine.step(rate)
         if not math.isfinite(norm):
             raise FloatingPointError(f"step {step}: the gradient's norm is {norm} (loss {loss:g}, rate {rate:g})")

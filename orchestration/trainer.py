@@ -27,7 +27,6 @@ from orchestration.cause import cause_of
 from orchestration.checkpoint import write_json
 from orchestration.cluster import free_cpus
 from orchestration.config import Config, to_yaml
-from orchestration.plan import step_plan
 from orchestration.progress import Update
 from orchestration.run import cache_of
 from orchestration.weights import located
@@ -114,7 +113,6 @@ def pretrain(
         tokenizer=store.manifest["tokenizer"],
         data=store.path.name,
         recipe=to_yaml(config),
-        accumulation=step_plan(config).accumulation,
         steps_per_epoch=order_of(store, weights, config.seed, config.pretrain.global_batch).steps_per_epoch,
         dump_batches=str(Path(dump_batches).absolute()) if dump_batches else None,
         fault=os.environ.get("CLOZE_FAULT"),

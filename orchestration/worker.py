@@ -6,35 +6,35 @@ Ray Train calls `pretrain_worker` in every worker of the group, again after a fa
 come through `get_dataset_shard` and nowhere else. Nothing that is called below knows Ray.
 """
 
-import json
 import os
 import socket
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import ray
 import ray.train
 import torch
 import torch.distributed as dist
 
-from data.batches import Part, micro_batches, steps_of
-from data.storage import fetch, forget, is_remote, mirror_id, publish
+from data.storage import fetch, is_remote, publish
 from model.export import export_objective
 from model.objectives.catalogue import build_objective
 from orchestration import checkpoint, metrics
+from orchestration.beacon import Beacon, fault_of
 from orchestration.clock import Clock
 from orchestration.config import Config
 from orchestration.engine import DeepSpeedEngine
+from orchestration.feed import Feed
 from orchestration.gauges import WorkerGauges, group_peak
 from orchestration.group import worker_device
 from orchestration.journal import Journal
+from orchestration.plan import step_plan
+from orchestration.saving import load, save
 from orchestration.schedule import learning_rate
-from orchestration.steps import Batch, evaluate, train_steps
+from orchestration.steps import evaluate, train_steps
 from orchestration.stream import parts_of
 from orchestration.weights import fetch_weights
 
@@ -55,8 +55,6 @@ class Job:
     """Fingerprint of the prepared rows."""
     recipe: str
     """The run's config.yaml, for the model card."""
-    accumulation: int
-    """Micro-batches per step and rank."""
     steps_per_epoch: int
     dump_batches: str | None
     fault: str | None
@@ -76,6 +74,7 @@ def pretrain_worker(job: Job) -> None:
     share_cores(ray.train.get_context().get_local_world_size(), device)
     bf16 = uses_bf16(pretrain.precision, device)
 
+    accumulation = step_plan(config, dist.get_world_size()).accumulation
     fetch_weights(config)
     objective = build_objective(config.objective, config.encoder, job.tokenizer, config.seed)[0]
     if rank == 0:
@@ -84,7 +83,7 @@ def pretrain_worker(job: Job) -> None:
         objective,
         stage=config.zero.stage,
         micro_batch=pretrain.micro_batch,
-        accumulation=job.accumulation,
+        accumulation=accumulation,
         weight_decay=pretrain.weight_decay,
         gradient_clipping=pretrain.gradient_clipping,
         bf16=bf16,
@@ -106,8 +105,11 @@ def pretrain_worker(job: Job) -> None:
         peak=group_peak(device, bf16, config.scaling.gpus_per_worker),
         device=device,
     )
-    if job.dump_batches:
-        metrics.cut(Path(job.dump_batches) / f"rank{rank}.jsonl", start)
+    dump_folder = Path(job.dump_batches) if job.dump_batches else None
+    if dump_folder:
+        metrics.cut(dump_folder / f"rank{rank}.jsonl", start)
+    beacon = Beacon(rank, fault_of(job.fault) if job.fault and start == 0 else None)
+    feed = Feed(rank, config.seed, pretrain.micro_batch, accumulation, job.tokenizer["pad_id"], dump_folder)
     rate = partial(
         learning_rate,
         steps=pretrain.steps,
@@ -120,14 +122,16 @@ def pretrain_worker(job: Job) -> None:
     try:
         for is_evaluation, parts in groupby(clock.waiting(parts_of(shard, rank)), key=lambda part: part.evaluation):
             if is_evaluation:
-                scores = evaluate(engine, evaluation_batches(parts, job))
+                beacon.at("evaluating", step)
+                scores = evaluate(engine, feed.evaluation(parts))
                 if journal:
                     journal.write_evaluation(step, scores)
                 gauges.evaluation(scores)
                 clock.lap()
                 continue
             asked_to_stop = journal.asked_to_stop if journal else lambda: False
-            for record in train_steps(engine, training_steps(parts, job, step, start, gauges), rate, asked_to_stop):
+            steps = feed.steps(parts, step, gauges.read, beacon.at)
+            for record in train_steps(engine, steps, rate, asked_to_stop, beacon.at):
                 step, lap = record.step + 1, clock.lap()
                 if journal:
                     journal.write_step(record, *lap)
@@ -135,7 +139,8 @@ def pretrain_worker(job: Job) -> None:
                 if step % config.checkpoints.every_steps == 0 or step == pretrain.steps or record.is_last:
                     if journal:
                         journal.carry()  # before the checkpoint: a run that resumes there has all lines
-                    save(engine, job, step)
+                    beacon.at("saving")
+                    save(engine, run, config, step)
                     gauges.checkpoint(clock.lap()[0])
                 if record.is_last:
                     ray.get(job.pacer.stopped.remote(step))
@@ -146,6 +151,7 @@ def pretrain_worker(job: Job) -> None:
     except Exception as error:
         raise RuntimeError(f"rank {rank}, step {step}: {type(error).__name__}: {error}") from error
 
+    beacon.at("exporting")
     state = engine.full_state()  # every rank takes part in gathering
     if journal:
         fetch(Path(job.tokenizer_folder))
@@ -153,94 +159,6 @@ def pretrain_worker(job: Job) -> None:
         publish(run / "export", last="config.json")
         journal.finish()
     dist.barrier()
-
-
-def training_steps(
-    parts: Iterable[Part], job: Job, step: int, start: int, gauges: WorkerGauges
-) -> Iterator[tuple[int, list[Batch]]]:
-    """Each step's number and this rank's micro-batches. Raises RuntimeError where a step is not the expected one."""
-    rank = dist.get_rank()
-    for part in parts:
-        if part.first_step != step:
-            raise RuntimeError(f"the stream brought step {part.first_step} where {step} was due")
-        for step, rows in steps_of(part):
-            # Dropout is keyed by (seed, step, rank): what a step drops depends on no step before it.
-            seed = np.random.SeedSequence([job.config.seed, step, rank]).generate_state(1, np.uint64)
-            torch.manual_seed(int(seed[0]))
-            size, pad_id = job.config.pretrain.micro_batch, job.tokenizer["pad_id"]
-            batches = micro_batches(part, rows, size, job.accumulation, pad_id)
-            gauges.read(part.lengths[rows], sum(batch["input_ids"].size for batch in batches))
-            if job.dump_batches:
-                dump(Path(job.dump_batches), part, rows, job.config.pretrain.micro_batch)
-            if job.fault and start == 0:
-                strike(job.fault, rank, step)
-            yield step, tensors(batches)
-        step = part.last_step
-
-
-def evaluation_batches(parts: Iterable[Part], job: Job) -> Iterator[Batch]:
-    """This rank's held-out batches; every rank has the same number."""
-    for part in parts:
-        for _, rows in steps_of(part):
-            yield from tensors(micro_batches(part, rows, job.config.pretrain.micro_batch, 1, job.tokenizer["pad_id"]))
-
-
-def tensors(batches: list[dict[str, Any]]) -> list[Batch]:
-    """Arrays to torch tensors, without a copy."""
-    return [{key: torch.from_numpy(array) for key, array in batch.items()} for batch in batches]
-
-
-def is_first_of_node() -> bool:
-    """Whether no lower rank shares this one's mirror. Ray's local ranks go by IP address, which nodes may share."""
-    mirrors: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(mirrors, mirror_id())
-    return mirrors.index(mirrors[dist.get_rank()]) == dist.get_rank()
-
-
-def load(engine: DeepSpeedEngine, folder: Path) -> None:
-    """Load a checkpoint, all ranks together; out of a bucket the first rank of each node brings it."""
-    is_first = is_first_of_node()
-    if is_first:
-        fetch(folder)
-    dist.barrier()
-    engine.load(folder)
-    dist.barrier()
-    if is_first:
-        forget(folder)
-
-
-def save(engine: DeepSpeedEngine, job: Job, step: int) -> None:
-    """Save the state before `step`, all ranks together."""
-    checkpoint.save(
-        Path(job.run),
-        step,
-        write_state=engine.save,
-        barrier=dist.barrier,
-        is_first_rank=dist.get_rank() == 0,
-        is_first_of_node=is_first_of_node(),
-        facts={"world_size": dist.get_world_size(), "zero_stage": job.config.zero.stage},
-        keep=job.config.checkpoints.keep,
-    )
-
-
-def dump(folder: Path, part: Part, rows: Any, micro_batch: int) -> None:
-    """Append one step's rows as trained: one JSON object a micro-batch, padding and filler rows left out."""
-    with (folder / f"rank{part.rank}.jsonl").open("a", encoding="utf-8") as file:
-        for begin in range(0, len(rows), micro_batch):
-            chosen = rows[begin : begin + micro_batch]
-            line = {"step": int(part.step[chosen[0]]), "row_ids": part.row_ids[chosen].tolist()}
-            for name, values in (("input_ids", part.input_ids), ("labels", part.labels)):
-                line[name] = [values[row, : part.lengths[row]].tolist() for row in chosen]
-            file.write(json.dumps(line) + "\n")
-
-
-def strike(fault: str, rank: int, step: int) -> None:
-    """The fault hook of the tests, from CLOZE_FAULT: "kill:RANK:STEP" or "raise:RANK:STEP"."""
-    kind, of_rank, at_step = fault.split(":")
-    if (rank, step) == (int(of_rank), int(at_step)):
-        if kind == "kill":
-            os.kill(os.getpid(), 9)
-        raise RuntimeError(f"the fault that CLOZE_FAULT={fault} asked for")
 
 
 def share_cores(workers_on_node: int, device: torch.device) -> None:

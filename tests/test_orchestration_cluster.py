@@ -38,4 +38,4 @@ def test_any_batch_arithmetic_works(global_batch, micro_batch, workers, accumula
 
     config = load_config("demo", [f"pretrain.global_batch={global_batch}", f"pretrain.micro_batch={micro_batch}",
                                   f"scaling.workers={workers}"])  # fmt: skip
-    assert (step_plan(config).accumulation, step_plan(config).filler_rows) == (accumulation, filler)
+    assert (step_plan(config, workers).accumulation, step_plan(config, workers).filler_rows) == (accumulation, filler)
