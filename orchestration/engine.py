@@ -2,10 +2,13 @@
 
 In: an objective (nn.Module) and its optimizer settings. Out: what orchestration/steps.py calls an Engine, and the
 engine's own business: gathering sharded weights, saving and loading its state, bytes held on this rank.
-The only file that imports deepspeed. Knows neither Ray nor the data.
+Only this file and orchestration/universal.py, its half for other numbers of ranks, import deepspeed. Knows neither Ray
+nor the data.
 """
 
+import math
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -13,40 +16,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from orchestration import universal
+from orchestration.optimizer import adamw, clip
+
 Batch = dict[str, Tensor]
-
-
-def parameter_groups(
-    module: nn.Module, weight_decay: float, scales: Mapping[str, float] | None = None
-) -> list[dict[str, Any]]:
-    """Trainable parameters in groups: matrices decay, biases and norms do not; one pair of groups for each `scale`.
-
-    `scales`: learning rate of each parameter, by name, as a share of the step's; None: 1 for all.
-    Raises ValueError where nothing is trainable.
-    Source: BERT, arXiv:1810.04805 appendix A.2, and its public code (`_do_use_weight_decay`).
-    """
-    groups: dict[tuple[float, bool], list[nn.Parameter]] = {}
-    for name, parameter in module.named_parameters():
-        if parameter.requires_grad:
-            scale = 1.0 if scales is None else scales[name]
-            groups.setdefault((scale, parameter.ndim > 1), []).append(parameter)
-    if not groups:
-        raise ValueError("nothing to train: every parameter is frozen")
-    return [
-        {"params": parameters, "weight_decay": weight_decay if decays else 0.0, "scale": scale}
-        for (scale, decays), parameters in sorted(groups.items(), key=lambda item: item[0], reverse=True)
-    ]
-
-
-def adamw(
-    module: nn.Module, weight_decay: float, scales: Mapping[str, float] | None = None
-) -> torch.optim.AdamW:
-    """AdamW with BERT's betas; the learning rate is set at every step.
-
-    Fused: for BERT-tiny on a CPU 1.3 ms a step instead of 6.3.
-    """
-    groups = parameter_groups(module, weight_decay, scales)
-    return torch.optim.AdamW(groups, lr=0.0, betas=(0.9, 0.999), eps=1e-8, fused=True)
+STATE, KEPT = "state", "kept.pt"  # folder and file inside a checkpoint
+LOWEST_LOSS_SCALE = 1.0  # DeepSpeed's default: gradients that overflow there are no matter of scale
 
 
 class PlainEngine:
@@ -62,6 +37,7 @@ class PlainEngine:
     ) -> None:
         """`scales`: as in parameter_groups."""
         self.device = torch.device(device)
+        self.rank, self.world_size = 0, 1
         self.module = module.to(self.device)
         self.gradient_clipping = gradient_clipping
         self.optimizer = adamw(self.module, weight_decay, scales)
@@ -69,6 +45,10 @@ class PlainEngine:
     def all_reduce(self, values: Tensor) -> Tensor:
         """Sum over ranks: there is one."""
         return values
+
+    def gather(self, value: Any) -> list[Any]:
+        """The value of each rank: there is one."""
+        return [value]
 
     def forward(self, batch: Batch) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Loss sums and metric sums of one batch."""
@@ -89,10 +69,9 @@ class PlainEngine:
         self.optimizer.zero_grad(set_to_none=True)
         return norm.item()
 
-
-def clip(parameters: list[nn.Parameter], largest: float | None) -> Tensor:
-    """Scale gradients to a norm of at most `largest` (None: leave them); returns the norm before."""
-    return nn.utils.clip_grad_norm_(parameters, float("inf") if largest is None else largest)
+    def rescaled(self) -> bool:
+        """Whether the last step was refused only to look for a loss scale: there is none."""
+        return False
 
 
 class DeepSpeedEngine:
@@ -107,10 +86,12 @@ class DeepSpeedEngine:
         accumulation: int,
         weight_decay: float,
         gradient_clipping: float | None,
-        bf16: bool,
         persistence_threshold: int,
         device: torch.device | str,
+        precision: str = "fp32",
+        offload: str | None = None,
     ) -> None:
+        """`precision`: fp32, bf16 or fp16 (with dynamic loss scaling); `offload`: "optimizer" or None."""
         import deepspeed
         from deepspeed.ops import __compatible_ops__
 
@@ -118,32 +99,58 @@ class DeepSpeedEngine:
         # compiler, for an operation that only inference uses.
         __compatible_ops__["deepspeed_shm_comm"] = False
         self.device = torch.device(device)
-        self.stage = stage
+        self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
+        self.stage, self.precision = stage, precision
         self.gradient_clipping = gradient_clipping
         # Stage 0 in fp32 hands back no norm and does not look for NaN: there we clip ourselves, in `step`.
-        self.plain_optimizer = stage == 0 and not bf16
+        self.plain_optimizer = stage == 0 and precision == "fp32"
         module = module.to(self.device)
+        zero: dict[str, Any] = {"stage": stage, "stage3_param_persistence_threshold": persistence_threshold}
+        if offload == "optimizer":
+            zero["offload_optimizer"] = {"device": "cpu", "pin_memory": self.device.type == "cuda"}
         settings: dict[str, Any] = {
             "train_micro_batch_size_per_gpu": micro_batch,
             "gradient_accumulation_steps": accumulation,
-            "bf16": {"enabled": bf16},
+            "bf16": {"enabled": precision == "bf16", "check_grad_overflow": True},
+            "fp16": {"enabled": precision == "fp16", "loss_scale": 0},
             "gradient_clipping": 0.0 if self.plain_optimizer else gradient_clipping or 0.0,
-            "zero_optimization": {
-                "stage": stage,
-                "stage3_param_persistence_threshold": persistence_threshold,
-            },
+            "zero_optimization": zero,
             "zero_allow_untested_optimizer": True,
+            # DeepSpeed's own Adam for offloading would be compiled at the first start; torch's is fused on CPUs too.
+            "zero_force_ds_cpu_optimizer": False,
         }
         optimizer = adamw(module, weight_decay)
+        names = {parameter: name for name, parameter in module.named_parameters()}
+        self.names = [[names[parameter] for parameter in group["params"]] for group in optimizer.param_groups]
+        self._hyperparameters = [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
         # Any: what of the engine and its optimizer we use is chosen by the stage, not by a type.
         self.engine: Any = deepspeed.initialize(
             model=module, optimizer=optimizer, config=settings, dist_init_required=False
         )[0]
         self.module: nn.Module = self.engine.module
+        self._rescaled = False
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """What DeepSpeed's optimizer of this stage and precision does otherwise than the others."""
+        optimizer = self.engine.optimizer
+        if self.stage in (1, 2):
+            optimizer.check_grad_overflow = True  # off in fp32
+        if self.stage == 0 and not self.plain_optimizer:
+            optimizer.optimizer.state.clear()  # it took a step with gradient 0, so that Adam's count is one ahead
+        scaler = getattr(optimizer, "loss_scaler", None)
+        if hasattr(scaler, "raise_error_at_min_scale"):
+            scaler.raise_error_at_min_scale = False  # a bad step like another: counted, and told with its rows
 
     def all_reduce(self, values: Tensor) -> Tensor:
         """Sum over ranks."""
         dist.all_reduce(values)
+        return values
+
+    def gather(self, value: Any) -> list[Any]:
+        """The value of each rank, in their order."""
+        values: list[Any] = [None] * self.world_size
+        dist.all_gather_object(values, value)
         return values
 
     def forward(self, batch: Batch) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -156,49 +163,108 @@ class DeepSpeedEngine:
         DeepSpeed averages over ranks and would divide by the accumulation count; the loss is already divided by the
         step's targets, so both are undone.
         """
-        self.engine.backward(loss * dist.get_world_size(), scale_wrt_gas=False)
+        scale = self.loss_scale() if self.stage == 0 else 1.0  # which DeepSpeed takes back there, but does not put on
+        self.engine.backward(loss * self.world_size * scale, scale_wrt_gas=False)
         if not self.engine.is_gradient_accumulation_boundary():
             self.engine.step()  # between boundaries this only advances DeepSpeed's micro-step counter
 
     def step(self, learning_rate: float) -> float:
-        """Clip, update, clear; returns the gradient's norm over all ranks before clipping."""
+        """Clip, update, clear; returns the gradient's norm over all ranks before clipping.
+
+        Where it is not finite, on all ranks alike, weights and optimizer state stay as they are.
+        Raises RuntimeError where DeepSpeed did otherwise.
+        """
         for group in self.engine.optimizer.param_groups:
             group["lr"] = learning_rate
         if self.plain_optimizer:
-            parameters = [p for p in self.module.parameters() if p.requires_grad]
-            norm = float(clip(parameters, self.gradient_clipping))
-            if norm != norm or norm == float("inf"):
-                self.engine.zero_grad()
-                return norm
+            norm = float(clip([p for p in self.module.parameters() if p.requires_grad], self.gradient_clipping))
+            if not math.isfinite(norm):
+                self.engine.zero_grad()  # AdamW passes over parameters without a gradient
             self.engine.step()
             return norm
+        before = self.loss_scale()
         self.engine.step()
-        return float(self.engine.get_global_grad_norm())
+        norm = float(self.engine.get_global_grad_norm()) / (before if self.stage == 0 else 1.0)
+        if math.isfinite(norm) != self.engine.was_step_applied():
+            raise RuntimeError(f"DeepSpeed's update and its gradient norm {norm} contradict each other")
+        self._rescaled = not math.isfinite(norm) and before > LOWEST_LOSS_SCALE
+        return norm
+
+    def rescaled(self) -> bool:
+        """Whether the last step was refused only to look for a loss scale (fp16), which was not yet at its lowest."""
+        return self._rescaled
+
+    def loss_scale(self) -> float:
+        """By which fp16 multiplies the loss; 1 in other precisions."""
+        return float(self.engine.optimizer.loss_scale) if self.precision == "fp16" else LOWEST_LOSS_SCALE
 
     def full_state(self) -> dict[str, Tensor]:
         """Every weight and buffer, whole and on the CPU, on rank 0 (empty elsewhere). All ranks must call it."""
+        names = [name for name, _ in self.module.named_parameters(remove_duplicate=False)]
+        saved = self.module.state_dict().keys()  # buffers that a checkpoint holds, not those made anew
+        return self._gathered([*names, *(name for name, _ in self.module.named_buffers() if name in saved)])
+
+    def _gathered(self, names: list[str]) -> dict[str, Tensor]:
+        """Parameters and buffers by name, whole and on the CPU, on rank 0."""
+        state: dict[str, Tensor] = {}
+        tensors = dict(self.module.named_parameters(remove_duplicate=False)) | dict(self.module.named_buffers())
+        for name in names:
+            with self._whole(tensors[name]):
+                if self.rank == 0:
+                    tensor = tensors[name].detach()
+                    state[name] = (tensor.float() if isinstance(tensors[name], nn.Parameter) else tensor).cpu().clone()
+        return state
+
+    def _whole(self, tensor: Tensor, modifier_rank: int | None = None) -> AbstractContextManager[Any]:
+        """A context in which every rank has all of a parameter; what `modifier_rank` writes there reaches all ranks."""
         import deepspeed
 
-        state: dict[str, Tensor] = {}
-        rank = dist.get_rank()
-        for name, parameter in self.module.named_parameters(remove_duplicate=False):
-            with deepspeed.zero.GatheredParameters([parameter], enabled=self.stage == 3):
-                if rank == 0:
-                    state[name] = parameter.detach().float().cpu().clone()
-        if rank == 0:
-            saved = self.module.state_dict().keys()  # buffers that a checkpoint holds, not those made anew
-            state.update({n: b.detach().cpu().clone() for n, b in self.module.named_buffers() if n in saved})
-        return state
+        sharded = self.stage == 3 and isinstance(tensor, nn.Parameter)
+        return deepspeed.zero.GatheredParameters([tensor], modifier_rank=modifier_rank, enabled=sharded)
 
     def save(self, folder: Path) -> None:
         """Write this rank's part of the training state under `folder`. All ranks must call it."""
-        self.engine.save_checkpoint(str(folder), tag="state", save_latest=False)
+        self.engine.save_checkpoint(str(folder), tag=STATE, save_latest=False)
+        kept = self._gathered(universal.kept_of(self.module))
+        if kept:
+            torch.save(kept, folder / STATE / KEPT)
+        dist.barrier()
 
-    def load(self, folder: Path) -> None:
-        """Read back what `save` wrote, at the same stage and number of ranks. All ranks must call it."""
-        path, _ = self.engine.load_checkpoint(str(folder), tag="state")
-        if path is None:
-            raise FileNotFoundError(f"{folder}: DeepSpeed found no training state there")
+    def load(
+        self,
+        folder: Path,
+        saved_world_size: int,
+        saved_stage: int,
+        saved_precision: str | None = None,
+        scratch: Path | None = None,
+        converts: bool = True,
+    ) -> None:
+        """Read what `save` wrote on any number of ranks, at any stage. All ranks must call it.
+
+        What was saved by other ranks is first converted into `scratch` (None: beside the state) by those that
+        `converts` (one for each disk that it may be on), and removed from there. Exact where nothing changed.
+        Raises FileNotFoundError, and RuntimeError on all ranks where the conversion failed.
+        """
+        ranks = self.world_size if self.stage else saved_world_size  # stage 0 holds all of it on every rank
+        precision = saved_precision or self.precision
+        if (saved_world_size, saved_stage, precision) == (ranks, self.stage, self.precision):
+            path, _ = self.engine.load_checkpoint(str(folder), tag=STATE)
+            if path is None:
+                raise FileNotFoundError(f"{folder}: DeepSpeed found no training state there")
+        else:
+            scratch = scratch or folder / "universal"
+            with universal.converted(folder / STATE, scratch, self.names, converts, self.gather) as whole:
+                universal.load(self.engine, whole, self.names, self._hyperparameters)
+        if (folder / STATE / KEPT).exists():
+            self._restore(torch.load(folder / STATE / KEPT, map_location="cpu"))
+
+    @torch.no_grad()
+    def _restore(self, kept: dict[str, Tensor]) -> None:
+        """Put back frozen parameters and buffers."""
+        tensors = dict(self.module.named_parameters()) | dict(self.module.named_buffers())
+        for name, value in kept.items():
+            with self._whole(tensors[name], modifier_rank=0):
+                tensors[name].copy_(value)
 
     def held_bytes(self) -> dict[str, int]:
         """Bytes of optimizer state, gradients and parameters that this rank holds. Call between backward and step."""

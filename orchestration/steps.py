@@ -9,12 +9,14 @@ micro-batches, each loss term with its own count. A mean of means would weigh a 
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
+
+from orchestration.gate import Gate
 
 Batch = dict[str, Tensor]
 
@@ -24,9 +26,15 @@ class Engine(Protocol):
 
     module: nn.Module
     device: torch.device
+    rank: int
+    world_size: int
 
     def all_reduce(self, values: Tensor) -> Tensor:
         """Sum over ranks."""
+        ...
+
+    def gather(self, value: Any) -> list[Any]:
+        """The value of each rank, in their order."""
         ...
 
     def forward(self, batch: Batch) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -38,8 +46,24 @@ class Engine(Protocol):
         ...
 
     def step(self, learning_rate: float) -> float:
-        """Sum gradients over ranks, clip, update; returns the gradient's norm before clipping."""
+        """Sum gradients over ranks, clip, update; returns the gradient's norm before clipping.
+
+        A norm that is not finite, on all ranks alike, is one that moved nothing.
+        """
         ...
+
+    def rescaled(self) -> bool:
+        """Whether the last step was refused only to look for a loss scale."""
+        ...
+
+
+class Step(NamedTuple):
+    """What a rank brings to an optimizer step; a pair of the first two is one too."""
+
+    number: int
+    micro_batches: list[Batch]
+    row_ids: Sequence[int] = ()
+    """Of its rows in their order, without filler rows."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +82,12 @@ class StepRecord:
     gradient_norm: float
     is_last: bool = False
     """Some rank was asked to stop: all ranks stop after this step."""
+    skipped: bool = False
+    """The gradient was no finite number: no weight moved."""
+    suspects: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    """Of a skipped step, rank -> ids of its rows that made it so: those of the micro-batches with a loss that is no
+    finite number, of all ranks where only the gradient, which is their sum, is none. Empty where fp16 looked for a loss
+    scale."""
 
     @property
     def targets(self) -> int:
@@ -67,47 +97,76 @@ class StepRecord:
 
 def train_steps(
     engine: Engine,
-    steps: Iterable[tuple[int, list[Batch]]],
+    steps: Iterable[Step | tuple[int, list[Batch]]],
     learning_rate: Callable[[int], float],
     asked_to_stop: Callable[[], bool] = lambda: False,
     at: Callable[[str, int], None] = lambda stage, step: None,
+    gate: Gate | None = None,
 ) -> Iterator[StepRecord]:
     """Train on `steps` (step number, this rank's micro-batches); yields after each optimizer step.
 
     Every rank must bring the same number of micro-batches. `asked_to_stop` is called once a step; where one rank says
     yes, all ranks end after the same step. `at` is told each stage of a step (orchestration/beacon.py).
-    Raises FloatingPointError, on all ranks alike and before the weights move, where the loss of a step is not finite,
-    and after a refused update where the gradient is not.
+    A step whose loss or gradient is not finite is skipped by all ranks alike: no weight moves. Raises
+    FloatingPointError where `gate` (None: one that lets none pass) has seen too many in a row.
     """
     engine.module.train()
-    for step, micro_batches in steps:
+    gate = gate or Gate()
+    for item in steps:
+        step, micro_batches, row_ids = Step(*item)
         at("all-reduce", step)
         counts = _targets(engine, micro_batches)
         totals: dict[str, Tensor] = {}
-        for batch in micro_batches:
+        losses: list[Tensor] = []
+        is_last, loss, terms, metric_sums = False, 0.0, {}, {}
+        for number, batch in enumerate(micro_batches, start=1):
             at("forward", step)
             sums, metrics = engine.forward(batch)
-            at("backward", step)
             # 0 targets of a term in the whole step: 0 loss and 0 weight, not 0/0.
-            engine.backward(torch.stack([value / max(counts[term], 1) for term, value in sums.items()]).sum())
+            share = torch.stack([value / max(counts[term], 1) for term, value in sums.items()]).sum()
+            losses.append(share.detach())
             _add(totals, {f"loss.{term}": value.detach() for term, value in sums.items()})
             _add(totals, metrics)
-        at("all-reduce", step)
-        totals["asked_to_stop"] = torch.tensor(float(asked_to_stop()))
-        sums_by_name = _reduced(engine, totals)
-        is_last = sums_by_name.pop("asked_to_stop") > 0
-        terms = {term: sums_by_name.pop(f"loss.{term}") / max(count, 1) for term, count in counts.items()}
-        loss = sum(terms.values())
+            if number == len(micro_batches):
+                at("all-reduce", step)
+                totals["asked_to_stop"] = torch.tensor(float(asked_to_stop()))
+                metric_sums = _reduced(engine, totals)
+                is_last = metric_sums.pop("asked_to_stop") > 0
+                terms = {term: metric_sums.pop(f"loss.{term}") / max(count, 1) for term, count in counts.items()}
+                loss = sum(terms.values())
+                if not math.isfinite(loss):
+                    # Known to all ranks before the last backward pass: it spoils the gradient, so that what guards
+                    # the weights against a gradient that is no number guards them against such a loss too.
+                    share = share * math.nan
+            at("backward", step)
+            engine.backward(share)
         rate = learning_rate(step)
-        if not math.isfinite(loss):
-            raise FloatingPointError(f"step {step}: the loss is {loss} (learning rate {rate:g})")
         at("update", step)
         norm = engine.step(rate)
-        if not math.isfinite(norm):
-            raise FloatingPointError(f"step {step}: the gradient's norm is {norm} (loss {loss:g}, rate {rate:g})")
-        yield StepRecord(step, loss, terms, counts, sums_by_name, rate, norm, is_last)
+        skipped, suspects = not math.isfinite(norm), {}
+        if skipped and not (math.isfinite(loss) and engine.rescaled()):
+            suspects = _suspects(engine, micro_batches, losses, row_ids)
+        record = StepRecord(step, loss, terms, counts, metric_sums, rate, norm, is_last, skipped, suspects)
+        gate.judge(record)
+        yield record
         if is_last:
             return
+
+
+def _suspects(
+    engine: Engine, micro_batches: list[Batch], losses: list[Tensor], row_ids: Sequence[int]
+) -> dict[int, list[int]]:
+    """StepRecord.suspects of a bad step; all ranks must call it."""
+    rows, found, begin = [int(row) for row in row_ids], list[int](), 0
+    bad = [not math.isfinite(loss) for loss in losses]
+    for batch, is_bad in zip(micro_batches, bad, strict=True):
+        size = len(next(iter(batch.values())))
+        found += rows[begin : begin + size] if is_bad else []
+        begin += size
+    told = engine.gather((any(bad), found, rows))
+    if any(is_bad for is_bad, _, _ in told):
+        return {rank: found for rank, (is_bad, found, _) in enumerate(told) if is_bad}
+    return {rank: rows for rank, (_, _, rows) in enumerate(told)}
 
 
 @torch.no_grad()

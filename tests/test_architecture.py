@@ -30,6 +30,7 @@ WITHOUT_RAY = (
     *(name for name in FILES if name.startswith("data.") and name not in WITH_RAY),
     *(f"orchestration.{name}" for name in ("config", "recipe", "plan", "progress", "metrics", "schedule")),
     *(f"orchestration.{name}" for name in ("steps", "engine", "checkpoint", "run", "clock", "pulse", "status")),
+    *(f"orchestration.{name}" for name in ("optimizer", "universal", "gate", "bad_steps")),
     *(f"orchestration.{name}" for name in ("fill", "inference", "output", "places", "terminal")),
     *(f"tuning.{name}" for name in ("config", "space", "scores", "leaderboard", "charts", "report")),
     *(name for name in FILES if name.startswith("model.")),
@@ -113,7 +114,7 @@ def test_rooms_are_not_imported_whole():
 @pytest.mark.parametrize(
     ("library", "doors"),
     [
-        ("deepspeed", r"orchestration\.engine"),
+        ("deepspeed", r"orchestration\.(engine|universal)"),
         ("ray.tune", r"tuning\..*"),
         ("ray.train", r"(orchestration|tuning)\..*"),
         ("ray", r"(data|orchestration|tuning)\..*"),
