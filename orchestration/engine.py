@@ -253,7 +253,7 @@ class DeepSpeedEngine:
                 raise FileNotFoundError(f"{folder}: DeepSpeed found no training state there")
         else:
             scratch = scratch or folder / "universal"
-            with universal.converted(folder / STATE, scratch, self.names, converts, self.gather) as whole:
+            with universal.converted(folder / STATE, scratch, self.names, self.stage, converts, self.gather) as whole:
                 universal.load(self.engine, whole, self.names, self._hyperparameters)
         if (folder / STATE / KEPT).exists():
             self._restore(torch.load(folder / STATE / KEPT, map_location="cpu"))

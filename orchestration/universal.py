@@ -26,18 +26,18 @@ NEEDED = 2.2  # bytes on the disk for each of the saved state: the converter wri
 
 @contextmanager
 def converted(
-    state: Path, scratch: Path, names: list[list[str]], converts: bool, gather: Callable[[Any], list[Any]]
+    state: Path, scratch: Path, names: list[list[str]], stage: int, converts: bool, gather: Callable[[Any], list[Any]]
 ) -> Iterator[Path]:
     """The universal form of `state` in `scratch`, which is wiped before and removed afterwards.
 
     Every rank must enter it; those that `converts` do the work, one for each disk that `scratch` may be on. `gather`
-    hands every rank the values of all. `names`: of the trained parameters, by optimizer group.
+    hands every rank the values of all. `names`: of the trained parameters, by optimizer group; `stage`: that will load.
     Raises RuntimeError on all ranks alike where one of them could not convert.
     """
     fault = None
     if converts:
         try:
-            convert(state, scratch, names)
+            convert(state, scratch, names, stage)
         except Exception as error:  # told to all ranks, which would wait for this one
             fault = f"{state} could not be converted for these workers: {type(error).__name__}: {error}"
     if faults := [told for told in gather(fault) if told]:
@@ -50,8 +50,11 @@ def converted(
         shutil.rmtree(scratch)
 
 
-def convert(state: Path, scratch: Path, names: list[list[str]]) -> None:
-    """Write the universal form of the saved `state` to `scratch`/state. Raises OSError where the disk is too small."""
+def convert(state: Path, scratch: Path, names: list[list[str]], stage: int) -> None:
+    """Write the universal form of the saved `state` to `scratch`/state, for ranks of ZeRO `stage`.
+
+    Raises OSError where the disk is too small.
+    """
     saved_bytes = sum(file.stat().st_size for file in state.iterdir())
     shutil.rmtree(scratch, ignore_errors=True)
     part = scratch / "state.part"
@@ -63,13 +66,13 @@ def convert(state: Path, scratch: Path, names: list[list[str]]) -> None:
             f"go on with the number of workers and the zero.stage that saved it"
         )
     if any(state.glob("*_optim_states.pt")):
-        _convert_sharded(state, part, names)
+        _convert_sharded(state, part, names, stage)
     else:
         _convert_whole(state, part, names)
     part.rename(scratch / "state")
 
 
-def _convert_sharded(state: Path, part: Path, names: list[list[str]]) -> None:
+def _convert_sharded(state: Path, part: Path, names: list[list[str]], stage: int) -> None:
     """Of ZeRO stages 1 to 3: DeepSpeed's converter, then what it leaves out for a change of stage."""
     from deepspeed.checkpoint import ds_to_universal
 
@@ -83,6 +86,10 @@ def _convert_sharded(state: Path, part: Path, names: list[list[str]]) -> None:
     step_file = part / "zero" / names[0][0] / "step.pt"
     inner = optimizer.get("optimizer_state_dict")  # of stage 3 only, with all of one rank's tensors
     step = inner["state"][0]["step"] if inner else torch.load(step_file, weights_only=False)
+    if inner and stage < 3:  # it writes bare tensors there, where the other stages look for them by name
+        for name in (name for group in names for name in group):
+            for file in (part / "zero" / name).glob("*.pt"):
+                _write({"param": torch.load(file, weights_only=False)}, file)
     kept = {k: v for k, v in optimizer.items() if k in ("loss_scaler", "dynamic_loss_scale", "overflow", "ds_version")}
     source = next(state.glob("*model_states.pt"))
     _describe(part, source, names, step, optimizer["param_groups"], kept)
@@ -112,9 +119,10 @@ def _describe(
     """What is not of one parameter, small and as each stage looks for it: stage 3 asks for other names than 1 and 2."""
     for name in (name for group in names for name in group):
         _write(step, part / "zero" / name / "step.pt")
-    inner = {"state": {0: {"step": step}}, "param_groups": groups}
-    _write({**kept, "param_groups": groups, "optimizer_state_dict": inner}, part / "zero" / "optimizer_state.pt")
     saved: dict[str, Any] = torch.load(source, weights_only=False, mmap=True, map_location="cpu")
+    version, inner = saved["ds_version"], {"state": {0: {"step": step}}, "param_groups": groups}
+    whole = {"ds_version": version, "param_groups": groups, "optimizer_state_dict": inner, **kept}
+    _write(whole, part / "zero" / "optimizer_state.pt")
     facts = {key: value for key, value in saved.items() if key not in ("module", "optimizer")} | {"module": {}}
     for file in part.glob("*model_states.pt"):
         file.unlink()
@@ -124,6 +132,7 @@ def _describe(
 
 def _write(value: Any, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)  # the old file may be mapped into memory, for what is written here
     torch.save(value, path)
 
 
