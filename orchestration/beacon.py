@@ -4,9 +4,11 @@ In: the stage that the worker enters, with the step. Out: stage, step and since 
 Knows neither Ray nor torch; costs a function call per stage.
 """
 
+import math
 import os
 import time
 from collections.abc import Callable
+from typing import Any
 
 STAGES = ("starting", "reading", "forward", "backward", "all-reduce", "update", "evaluating", "saving", "exporting")
 
@@ -31,12 +33,28 @@ class Beacon:
             self._strike(stage, self.rank, self.step)
 
 
+def poison(module: Any, beacon: Beacon, asked: str) -> None:
+    """The fault "nan:RANK:STEP" of CLOZE_FAULT: the loss of that rank in that step is no number, at every try."""
+    kind, _, place = asked.partition(":")
+    if kind != "nan":
+        return
+
+    def spoil(module: Any, inputs: Any, outputs: Any) -> Any:
+        if beacon.stage == "forward" and place == f"{beacon.rank}:{beacon.step}":
+            return {term: value * math.nan for term, value in outputs[0].items()}, outputs[1]
+        return outputs
+
+    module.register_forward_hook(spoil)
+
+
 def fault_of(asked: str) -> Callable[[str, int, int], None]:
-    """The fault hook of the tests, from CLOZE_FAULT: "kill:RANK:STEP" or "raise:RANK:STEP"."""
+    """The fault hook of the tests, from CLOZE_FAULT: "kill:RANK:STEP", "raise:RANK:STEP" or "nan:RANK:STEP"."""
     kind, of_rank, at_step = asked.split(":")
 
     def strike(stage: str, rank: int, step: int) -> None:
         if stage == "forward" and (rank, step) == (int(of_rank), int(at_step)):
+            if kind == "nan":  # see poison
+                return
             if kind == "kill":
                 os.kill(os.getpid(), 9)
             raise RuntimeError(f"the fault that CLOZE_FAULT={asked} asked for")

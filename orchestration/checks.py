@@ -18,9 +18,8 @@ from model.encoder import check_folder, encoder_config
 from model.families import FAMILIES, Family, family_of, longest_row, setting
 from model.objectives.catalogue import check_objective
 from model.opening import check_weights
-from orchestration import checkpoint
 from orchestration.config import PRETRAIN_SECTIONS, Config
-from orchestration.run import check_identity, check_storage, summary_of
+from orchestration.run import check_identity, check_storage
 from orchestration.weights import fetch_weights, located
 
 
@@ -33,14 +32,11 @@ def check(config: Config, run: Path) -> None:
     check_segmenter(config.rows)
     if config.tokenizer.path is not None:
         describe_tokenizer(Path(config.tokenizer.path))
-    step, manifest, _ = checkpoint.newest(run)
-    if manifest is not None and summary_of(run) is None:
-        for key, old, new in (
-            ("scaling.workers", manifest["world_size"], config.scaling.workers),
-            ("zero.stage", manifest["zero_stage"], config.zero.stage),
-        ):
-            if old != new:
-                raise UserError(f"{key}={new}: the checkpoint at step {step} was saved with {old}; give {key}={old}")
+    if config.pretrain.precision == "fp16" and not config.scaling.gpus_per_worker:
+        raise UserError(
+            "pretrain.precision=fp16: no worker asks for a GPU (scaling.gpus_per_worker=0), and CPUs do not train in "
+            "fp16; give pretrain.precision=bf16 or fp32, or scaling.gpus_per_worker=1"
+        )
 
 
 def check_model(config: Config) -> None:

@@ -69,6 +69,12 @@ class Zero(Section):
     activation_checkpointing: bool = False
     """Compute the activations of a layer again in the backward pass instead of keeping them."""
 
+    @model_validator(mode="after")
+    def _offloads_what_is_sharded(self) -> "Zero":
+        if self.offload is not None and self.stage == 0:
+            raise ValueError(f"offload={self.offload}: stage=0 keeps the optimizer as it is; give zero.stage=1, 2 or 3")
+        return self
+
 
 class Scaling(Section):
     """Workers and what each asks of Ray."""

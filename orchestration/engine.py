@@ -198,6 +198,14 @@ class DeepSpeedEngine:
         """By which fp16 multiplies the loss; 1 in other precisions."""
         return float(self.engine.optimizer.loss_scale) if self.precision == "fp16" else LOWEST_LOSS_SCALE
 
+    def accumulate(self, accumulation: int) -> None:
+        """Micro-batches of a step from now on. Call between steps."""
+        engine = self.engine
+        engine.set_train_batch_size(accumulation * engine.train_micro_batch_size_per_gpu() * dist.get_world_size())
+        engine.micro_steps = 0  # DeepSpeed updates where this is a multiple of the number
+        if hasattr(engine.optimizer, "gradient_accumulation_steps"):
+            engine.optimizer.gradient_accumulation_steps = accumulation
+
     def full_state(self) -> dict[str, Tensor]:
         """Every weight and buffer, whole and on the CPU, on rank 0 (empty elsewhere). All ranks must call it."""
         names = [name for name, _ in self.module.named_parameters(remove_duplicate=False)]
@@ -227,8 +235,7 @@ class DeepSpeedEngine:
         self.engine.save_checkpoint(str(folder), tag=STATE, save_latest=False)
         kept = self._gathered(universal.kept_of(self.module))
         if kept:
-            torch.save(kept, folder / STATE / KEPT)
-        dist.barrier()
+            self.engine.checkpoint_engine.save(kept, str(folder / STATE / KEPT))
 
     def load(
         self,
@@ -237,12 +244,11 @@ class DeepSpeedEngine:
         saved_stage: int,
         saved_precision: str | None = None,
         scratch: Path | None = None,
-        converts: bool = True,
     ) -> None:
         """Read what `save` wrote on any number of ranks, at any stage. All ranks must call it.
 
-        What was saved by other ranks is first converted into `scratch` (None: beside the state) by those that
-        `converts` (one for each disk that it may be on), and removed from there. Exact where nothing changed.
+        Exact where nothing changed. Else the state is first converted into `scratch` (None: a folder of the node for
+        temporary files) by one rank of each node, and removed from there.
         Raises FileNotFoundError, and RuntimeError on all ranks where the conversion failed.
         """
         ranks = self.world_size if self.stage else saved_world_size  # stage 0 holds all of it on every rank
@@ -252,8 +258,8 @@ class DeepSpeedEngine:
             if path is None:
                 raise FileNotFoundError(f"{folder}: DeepSpeed found no training state there")
         else:
-            scratch = scratch or folder / "universal"
-            with universal.converted(folder / STATE, scratch, self.names, self.stage, converts, self.gather) as whole:
+            place = universal.place_for(folder / STATE, scratch)
+            with universal.converted(folder / STATE, place, self.names, self.stage, self.gather) as whole:
                 universal.load(self.engine, whole, self.names, self._hyperparameters)
         if (folder / STATE / KEPT).exists():
             self._restore(torch.load(folder / STATE / KEPT, map_location="cpu"))
@@ -265,27 +271,3 @@ class DeepSpeedEngine:
         for name, value in kept.items():
             with self._whole(tensors[name], modifier_rank=0):
                 tensors[name].copy_(value)
-
-    def held_bytes(self) -> dict[str, int]:
-        """Bytes of optimizer state, gradients and parameters that this rank holds. Call between backward and step."""
-        optimizer = self.engine.optimizer
-        states = getattr(optimizer, "optimizer", optimizer).state
-        optimizer_bytes = sum(
-            value.nbytes for state in states.values() for value in state.values() if torch.is_tensor(value)
-        )
-        partitions = getattr(optimizer, "averaged_gradients", {}).values()
-        gradients = {id(p.grad): p.grad for p in self.module.parameters() if p.grad is not None}
-        if self.stage == 3:  # one flat buffer holds this rank's part of all gradients
-            flat = optimizer.grad_partitions_flat_buffer
-            gradients[id(flat)] = flat
-        else:
-            gradients.update({id(g): g for group in partitions if group is not None for g in group})
-        parameters = sum(
-            getattr(p, "ds_tensor", p).nbytes if p.numel() == 0 else p.nbytes  # ZeRO-3 leaves an empty tensor
-            for p in self.module.parameters()
-        )
-        return {
-            "optimizer": optimizer_bytes,
-            "gradients": sum(g.nbytes for g in gradients.values()),
-            "parameters": parameters,
-        }

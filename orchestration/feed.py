@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from data.batches import Part, micro_batches, steps_of
-from orchestration.steps import Batch
+from orchestration.steps import Batch, Step
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class Feed:
 
     def steps(
         self, parts: Iterable[Part], step: int, read: Callable[[np.ndarray, int], None], at: Callable[[str, int], None]
-    ) -> Iterator[tuple[int, list[Batch]]]:
-        """Each step's number and this rank's micro-batches, `step` first. Raises RuntimeError where it is another one.
+    ) -> Iterator[Step]:
+        """Each step's number, this rank's micro-batches and rows, `step` first. Raises RuntimeError where it is another one.
 
         `read` is told the lengths of the rows and the positions they take; `at` each step that begins.
         """
@@ -48,7 +48,7 @@ class Feed:
                 read(part.lengths[rows], sum(batch["input_ids"].size for batch in batches))
                 if self.dump_folder:
                     dump(self.dump_folder, part, rows, self.micro_batch)
-                yield step, tensors(batches)
+                yield Step(step, tensors(batches), part.row_ids[rows])
             step = part.last_step
 
     def evaluation(self, parts: Iterable[Part]) -> Iterator[Batch]:

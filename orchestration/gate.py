@@ -33,11 +33,16 @@ class Gate:
     over with the next step.
     """
 
-    def __init__(self, largest: int = 1, tell: Callable[[Skipped], None] = lambda record: None) -> None:
-        """`tell` hears of each bad step, also of the one that ends training."""
+    def __init__(
+        self,
+        largest: int = 1,
+        tell: Callable[[Skipped], None] = lambda record: None,
+        hint: Callable[[Skipped], str] = lambda record: "",
+    ) -> None:
+        """`tell` hears of each bad step, also of the one that ends training; `hint` ends its error."""
         self.largest = largest
         self.in_a_row = 0
-        self._tell = tell
+        self._tell, self._hint = tell, hint
 
     def judge(self, record: Skipped) -> None:
         """Raises FloatingPointError, on all ranks alike, at the `largest` bad step in a row."""
@@ -55,10 +60,11 @@ class Gate:
             text = f"step {record.step}: {what}learning rate {record.learning_rate:g})"
             if self.in_a_row > 1:
                 text += f", as of {self.in_a_row} steps in a row"
-            raise FloatingPointError(text + "".join(_named(*item) for item in record.suspects.items()))
+            rows = [_named(*item) for item in record.suspects.items()]
+            raise FloatingPointError("; ".join(filter(None, [text, *rows, self._hint(record)])))
 
 
 def _named(rank: int, row_ids: Sequence[int]) -> str:
     """The rows of a rank in an error, as many as one reads."""
     few = ",".join(map(str, row_ids[:8])) + ("..." if len(row_ids) > 8 else "")
-    return f"; rank {rank} had rows {few}" if few else ""
+    return f"rank {rank} had rows {few}" if few else ""

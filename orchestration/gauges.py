@@ -39,6 +39,7 @@ METRICS: dict[str, tuple[tuple[str, ...], str]] = {
     "cloze_checkpoint_seconds": ((), "seconds of the last checkpoint"),
     "cloze_eta_seconds": ((), "seconds left"),
     "cloze_restarts": ((), "restarts of the worker group"),
+    "cloze_skipped_steps": ((), "steps skipped since the last start: loss or gradient was no finite number"),
     "cloze_trials": (("state",), "trials of a sweep: waiting, running, done, failed, nan"),
     "cloze_best_score": ((), "mean score of the leading point so far"),
     "cloze_trial_score": (("trial",), "score of a trial's last epoch"),
@@ -112,6 +113,7 @@ class WorkerGauges:
         self._device = device
         self._process = psutil.Process()
         self._first: tuple[float, int] | None = None
+        self._skipped = 0
         self._clear()
         if rank == 0:
             self._metrics.set("cloze_restarts", restarts)
@@ -136,6 +138,7 @@ class WorkerGauges:
         self._seconds += seconds
         self._waited += waited_seconds
         self._tokens += record.metrics["tokens"]
+        self._skipped += record.skipped
         for term, count in record.counts.items():
             self._targets[term] = self._targets.get(term, 0.0) + count
         now = time.monotonic()
@@ -158,6 +161,7 @@ class WorkerGauges:
             tell("cloze_loss", record.loss)
             tell("cloze_learning_rate", record.learning_rate)
             tell("cloze_gradient_norm", record.gradient_norm)
+            tell("cloze_skipped_steps", self._skipped)
             tell("cloze_tokens", self._tokens)
             tell("cloze_tokens_per_second", self._tokens / seconds)
             if self._rows:

@@ -11,6 +11,7 @@ from typing import Any
 import ray
 
 from orchestration import metrics
+from orchestration.bad_steps import BadSteps, finite
 from orchestration.steps import StepRecord
 
 CARRY_SECONDS = 30  # metrics reach a bucket this often, and at every checkpoint
@@ -23,6 +24,7 @@ class Journal:
         self._steps_per_epoch = steps_per_epoch
         self._pacer = pacer
         self._writer = metrics.Writer(run / "metrics.jsonl", start)
+        self.write_bad = BadSteps(run, start).add
         self.carry = self._writer.carry
         self.finish = self._writer.finish
         self._carried = time.monotonic()
@@ -35,12 +37,14 @@ class Journal:
             "epoch": record.step // self._steps_per_epoch,
             "tokens": int(record.metrics["tokens"]),
             "targets": record.targets,
-            "loss": record.loss,
+            "loss": finite(record.loss),
             "learning_rate": record.learning_rate,
-            "gradient_norm": record.gradient_norm,
+            "gradient_norm": finite(record.gradient_norm),
             "tokens_per_second": record.metrics["tokens"] / seconds,
             "data_wait_fraction": waited_seconds / seconds,
         }
+        if record.skipped:
+            line["skipped"] = True
         self._writer.write(line)
         answer = self._pacer.begin.remote(record.step + 1, line)
         self._answer = self._answer or answer

@@ -22,13 +22,13 @@ def is_first_of_node() -> bool:
     return mirrors.index(mirrors[dist.get_rank()]) == dist.get_rank()
 
 
-def load(engine: DeepSpeedEngine, folder: Path) -> None:
+def load(engine: DeepSpeedEngine, folder: Path, manifest: dict[str, Any]) -> None:
     """Load a checkpoint, all ranks together; out of a bucket the first rank of each node brings it."""
     is_first = is_first_of_node()
     if is_first:
         fetch(folder)
     dist.barrier()
-    engine.load(folder)
+    engine.load(folder, manifest["world_size"], manifest["zero_stage"], manifest.get("precision"))
     dist.barrier()
     if is_first:
         forget(folder)
@@ -43,6 +43,6 @@ def save(engine: DeepSpeedEngine, run: Path, config: Config, step: int) -> None:
         barrier=dist.barrier,
         is_first_rank=dist.get_rank() == 0,
         is_first_of_node=is_first_of_node(),
-        facts={"world_size": dist.get_world_size(), "zero_stage": config.zero.stage},
+        facts={"world_size": dist.get_world_size(), "zero_stage": engine.stage, "precision": engine.precision},
         keep=config.checkpoints.keep,
     )

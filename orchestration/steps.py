@@ -82,6 +82,10 @@ class StepRecord:
     gradient_norm: float
     is_last: bool = False
     """Some rank was asked to stop: all ranks stop after this step."""
+    moves: bool = False
+    """Some rank was asked to leave: all ranks save after this step and start again elsewhere."""
+    seconds: float = 0.0
+    """Sum of what `clock` said on the ranks."""
     skipped: bool = False
     """The gradient was no finite number: no weight moved."""
     suspects: Mapping[int, Sequence[int]] = field(default_factory=dict)
@@ -101,12 +105,15 @@ def train_steps(
     learning_rate: Callable[[int], float],
     asked_to_stop: Callable[[], bool] = lambda: False,
     at: Callable[[str, int], None] = lambda stage, step: None,
+    asked_to_move: Callable[[], bool] = lambda: False,
+    clock: Callable[[], float] = lambda: 0.0,
     gate: Gate | None = None,
 ) -> Iterator[StepRecord]:
     """Train on `steps` (step number, this rank's micro-batches); yields after each optimizer step.
 
-    Every rank must bring the same number of micro-batches. `asked_to_stop` is called once a step; where one rank says
-    yes, all ranks end after the same step. `at` is told each stage of a step (orchestration/beacon.py).
+    Every rank must bring the same number of micro-batches. `asked_to_stop` and `asked_to_move` are called once a step;
+    where one rank says yes, all ranks end after the same step. `clock` is called once a step and summed over ranks: one
+    of them tells the time. `at` is told each stage of a step (orchestration/beacon.py).
     A step whose loss or gradient is not finite is skipped by all ranks alike: no weight moves. Raises
     FloatingPointError where `gate` (None: one that lets none pass) has seen too many in a row.
     """
@@ -118,7 +125,7 @@ def train_steps(
         counts = _targets(engine, micro_batches)
         totals: dict[str, Tensor] = {}
         losses: list[Tensor] = []
-        is_last, loss, terms, metric_sums = False, 0.0, {}, {}
+        loss, terms, metric_sums, is_last, moves, seconds = 0.0, {}, {}, False, False, 0.0
         for number, batch in enumerate(micro_batches, start=1):
             at("forward", step)
             sums, metrics = engine.forward(batch)
@@ -130,8 +137,11 @@ def train_steps(
             if number == len(micro_batches):
                 at("all-reduce", step)
                 totals["asked_to_stop"] = torch.tensor(float(asked_to_stop()))
+                totals["asked_to_move"] = torch.tensor(float(asked_to_move()))
+                totals["seconds"] = torch.tensor(clock(), dtype=torch.float64)
                 metric_sums = _reduced(engine, totals)
-                is_last = metric_sums.pop("asked_to_stop") > 0
+                is_last, moves = metric_sums.pop("asked_to_stop") > 0, metric_sums.pop("asked_to_move") > 0
+                seconds = metric_sums.pop("seconds")
                 terms = {term: metric_sums.pop(f"loss.{term}") / max(count, 1) for term, count in counts.items()}
                 loss = sum(terms.values())
                 if not math.isfinite(loss):
@@ -146,10 +156,12 @@ def train_steps(
         skipped, suspects = not math.isfinite(norm), {}
         if skipped and not (math.isfinite(loss) and engine.rescaled()):
             suspects = _suspects(engine, micro_batches, losses, row_ids)
-        record = StepRecord(step, loss, terms, counts, metric_sums, rate, norm, is_last, skipped, suspects)
+        record = StepRecord(
+            step, loss, terms, counts, metric_sums, rate, norm, is_last, moves, seconds, skipped, suspects
+        )
         gate.judge(record)
         yield record
-        if is_last:
+        if is_last or moves:
             return
 
 
@@ -170,23 +182,28 @@ def _suspects(
 
 
 @torch.no_grad()
-def evaluate(engine: Engine, batches: Iterable[Batch]) -> dict[str, float]:
+def evaluate(
+    engine: Engine, batches: Iterable[Batch], at: Callable[[str], None] = lambda stage: None
+) -> dict[str, float]:
     """Loss per target over all ranks' batches, without training: {"loss", "targets", the objective's scores, and
     "loss_<term>" of each term where there are several}.
 
-    Every rank must bring the same number of batches. Dropout is off; the mode the module was in comes back.
+    Every rank must bring the same number of batches. Dropout is off; the mode the module was in comes back. `at` is
+    told each batch.
     """
     training = engine.module.training
     engine.module.eval()
     totals: dict[str, Tensor] = {}
     counts: dict[str, int] = {}
     for batch in batches:
+        at("evaluating")
         for term, count in engine.module.count_targets(batch).items():  # pyright: ignore[reportCallIssue]
             counts[term] = counts.get(term, 0) + int(count)
         sums, metrics = engine.forward(batch)
         _add(totals, {f"loss.{term}": value for term, value in sums.items()})
         _add(totals, metrics)
     engine.module.train(training)
+    at("all-reduce")
     _add(totals, {f"count.{term}": torch.tensor(float(count)) for term, count in counts.items()})
     reduced = _reduced(engine, totals)
     targets = {term: reduced.pop(f"count.{term}") for term in counts}

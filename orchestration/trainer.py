@@ -155,8 +155,9 @@ def pretrain(
     write_json(run / "summary.json", summary)
     publish(run / "summary.json")
     last = {"step": summary["steps"], "loss": summary["loss"], "tokens_per_second": summary["tokens_per_second"]}
-    text = "step {step:,}/{steps:,}  loss {loss:.3f}  {tokens_per_second:,.0f} tokens/s"
-    update(text.format(steps=config.pretrain.steps, **last), 1.0, **last, eval_loss=summary["eval_loss_after"])
+    text = "step {step:,}/{steps:,}  loss {told}  {tokens_per_second:,.0f} tokens/s"
+    told = told_loss(summary["loss"])
+    update(text.format(steps=config.pretrain.steps, told=told, **last), 1.0, **last, eval_loss=summary["eval_loss_after"])
     return summary
 
 
@@ -176,7 +177,8 @@ def summarise(config: Config, run: Path, store: Store) -> dict[str, Any]:
         "seconds": round(seconds, 2),
         "tokens_per_second": round(tokens / seconds, 1),
         "data_wait_fraction": sum(x["data_wait_fraction"] for x in steps) / len(steps),
-        "loss": steps[-1]["loss"],
+        "skipped_steps": sum(x.get("skipped", False) for x in steps),
+        "loss": next((x["loss"] for x in reversed(steps) if not x.get("skipped")), None),
         "eval_loss_before": None,
         "eval_loss_after": None,
         **{f"{key}_before": value for key, value in first.items() if key not in ("step", "eval_targets")},
@@ -237,13 +239,18 @@ def _follow(pacer: Any, steps: int, update: Update, ended: threading.Event, aske
         if "loss" in line:
             rate = line["tokens_per_second"]
             facts |= {"step": line["step"] + 1, "loss": line["loss"], "tokens_per_second": rate}
-            text = f"step {line['step'] + 1:,}/{steps:,}  loss {line['loss']:.3f}  {rate:,.0f} tokens/s"
+            text = f"step {line['step'] + 1:,}/{steps:,}  loss {told_loss(line['loss'])}  {rate:,.0f} tokens/s"
         elif line:
             text = f"step {line['step']:,}/{steps:,}  held-out loss {line['eval_loss']:.3f}"
             facts |= {"step": line["step"], "eval_loss": line["eval_loss"]}
         if asked.is_set() and line:
             text = f"stopping: the workers save (once more Ctrl-C: at once)  step {line['step']:,}/{steps:,}"
         update(text, line["step"] / steps if line else None, **facts, restarts=restarts)
+
+
+def told_loss(loss: float | None) -> str:
+    """A loss in words; None: of a step that was skipped."""
+    return "no number (step skipped)" if loss is None else f"{loss:.3f}"
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -9,7 +9,11 @@ Source: Universal Checkpointing, arXiv:2406.18820.
 """
 
 import argparse
+import hashlib
+import os
 import shutil
+import socket
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,17 +28,26 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 NEEDED = 2.2  # bytes on the disk for each of the saved state: the converter writes every tensor in pieces, then whole
 
 
+def place_for(state: Path, scratch: Path | None) -> Path:
+    """Where `state` is converted: a folder of its own in `scratch`; None: among this node's temporary files."""
+    root = scratch or Path(tempfile.gettempdir()) / f"cloze-universal-{os.getuid()}"
+    return root / hashlib.sha256(str(state).encode()).hexdigest()[:16]
+
+
 @contextmanager
 def converted(
-    state: Path, scratch: Path, names: list[list[str]], stage: int, converts: bool, gather: Callable[[Any], list[Any]]
+    state: Path, scratch: Path, names: list[list[str]], stage: int, gather: Callable[[Any], list[Any]]
 ) -> Iterator[Path]:
     """The universal form of `state` in `scratch`, which is wiped before and removed afterwards.
 
-    Every rank must enter it; those that `converts` do the work, one for each disk that `scratch` may be on. `gather`
-    hands every rank the values of all. `names`: of the trained parameters, by optimizer group; `stage`: that will load.
+    Every rank must enter it; the first of those that see the same `scratch` does the work. `gather` hands every rank
+    the values of all. `names`: of the trained parameters, by optimizer group; `stage`: that will load.
     Raises RuntimeError on all ranks alike where one of them could not convert.
     """
-    fault = None
+    scratch.mkdir(parents=True, exist_ok=True)
+    mine, me = _identity(scratch), os.urandom(8)
+    first = next(asks for asks, place in gather((me, mine)) if place == mine)
+    converts, fault = first == me, None
     if converts:
         try:
             convert(state, scratch, names, stage)
@@ -50,19 +63,27 @@ def converted(
         shutil.rmtree(scratch)
 
 
+def _identity(folder: Path) -> tuple[str, int, int]:
+    """Equal for processes that see the same folder."""
+    boot, status = Path("/proc/sys/kernel/random/boot_id"), folder.stat()
+    machine = boot.read_text().strip() if boot.exists() else socket.gethostname()  # of the machine, also in containers
+    return machine, status.st_dev, status.st_ino
+
+
 def convert(state: Path, scratch: Path, names: list[list[str]], stage: int) -> None:
     """Write the universal form of the saved `state` to `scratch`/state, for ranks of ZeRO `stage`.
 
     Raises OSError where the disk is too small.
     """
     saved_bytes = sum(file.stat().st_size for file in state.iterdir())
-    shutil.rmtree(scratch, ignore_errors=True)
     part = scratch / "state.part"
-    part.mkdir(parents=True)
+    for old in scratch.iterdir():  # what a killed process left; the converter would take it for its own
+        shutil.rmtree(old) if old.is_dir() else old.unlink()
+    part.mkdir()
     needed, free = NEEDED * saved_bytes, shutil.disk_usage(scratch).free
     if needed > free:
         raise OSError(
-            f"{scratch.parent} needs {needed / 1e9:.1f} GB for it and has {free / 1e9:.1f} GB free; make room there, or "
+            f"{scratch} needs {needed / 1e9:.1f} GB for it and has {free / 1e9:.1f} GB free; make room there, or "
             f"go on with the number of workers and the zero.stage that saved it"
         )
     if any(state.glob("*_optim_states.pt")):

@@ -20,14 +20,17 @@ import torch
 import torch.distributed as dist
 
 from data.storage import fetch, is_remote, publish
+from model.activations import recompute_activations
 from model.export import export_objective
 from model.objectives.catalogue import build_objective
 from orchestration import checkpoint, metrics
-from orchestration.beacon import Beacon, fault_of
+from orchestration.bad_steps import hint
+from orchestration.beacon import Beacon, fault_of, poison
 from orchestration.clock import Clock
 from orchestration.config import Config
 from orchestration.engine import DeepSpeedEngine
 from orchestration.feed import Feed
+from orchestration.gate import Gate
 from orchestration.gauges import WorkerGauges, group_peak
 from orchestration.group import worker_device
 from orchestration.journal import Journal
@@ -72,11 +75,13 @@ def pretrain_worker(job: Job) -> None:
         )
     device = worker_device()
     share_cores(ray.train.get_context().get_local_world_size(), device)
-    bf16 = uses_bf16(pretrain.precision, device)
+    precision = precision_of(pretrain.precision, device)
 
     accumulation = step_plan(config, dist.get_world_size()).accumulation
     fetch_weights(config)
     objective = build_objective(config.objective, config.encoder, job.tokenizer, config.seed)[0]
+    if config.zero.activation_checkpointing:
+        recompute_activations(objective)
     if rank == 0:
         ray.get(job.pacer.tell.remote({"parameters": sum(p.numel() for p in objective.parameters())}))
     engine = DeepSpeedEngine(
@@ -86,15 +91,19 @@ def pretrain_worker(job: Job) -> None:
         accumulation=accumulation,
         weight_decay=pretrain.weight_decay,
         gradient_clipping=pretrain.gradient_clipping,
-        bf16=bf16,
         persistence_threshold=config.zero.persistence_threshold,
         device=device,
+        precision=precision,
+        offload=config.zero.offload,
     )
 
     shard = ray.train.get_dataset_shard("rows")
     start: Any = ray.get(job.pacer.start.remote())  # where the stream begins: the only source of that number
     if start:
-        load(engine, checkpoint.folder_of(run, start))
+        folder = checkpoint.folder_of(run, start)
+        manifest = checkpoint.read_manifest(folder)
+        assert isinstance(manifest, dict), manifest  # the stream has read it before
+        load(engine, folder, manifest)
     journal = Journal(run, start, job.steps_per_epoch, job.pacer) if rank == 0 else None
     gauges = WorkerGauges(
         config.name,
@@ -102,13 +111,15 @@ def pretrain_worker(job: Job) -> None:
         pretrain.steps,
         restarts=ray.get(job.pacer.restarts.remote()),
         flops=objective.flops,
-        peak=group_peak(device, bf16, config.scaling.gpus_per_worker),
+        peak=group_peak(device, precision != "fp32", config.scaling.gpus_per_worker),
         device=device,
     )
     dump_folder = Path(job.dump_batches) if job.dump_batches else None
     if dump_folder:
         metrics.cut(dump_folder / f"rank{rank}.jsonl", start)
     beacon = Beacon(rank, fault_of(job.fault) if job.fault and start == 0 else None)
+    poison(engine.module, beacon, job.fault or "")
+    gate = Gate(pretrain.max_bad_steps, journal.write_bad if journal else lambda record: None, partial(hint, run))
     feed = Feed(rank, config.seed, pretrain.micro_batch, accumulation, job.tokenizer["pad_id"], dump_folder)
     rate = partial(
         learning_rate,
@@ -131,7 +142,7 @@ def pretrain_worker(job: Job) -> None:
                 continue
             asked_to_stop = journal.asked_to_stop if journal else lambda: False
             steps = feed.steps(parts, step, gauges.read, beacon.at)
-            for record in train_steps(engine, steps, rate, asked_to_stop, beacon.at):
+            for record in train_steps(engine, steps, rate, asked_to_stop, beacon.at, gate=gate):
                 step, lap = record.step + 1, clock.lap()
                 if journal:
                     journal.write_step(record, *lap)
@@ -167,9 +178,19 @@ def share_cores(workers_on_node: int, device: torch.device) -> None:
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // workers_on_node))
 
 
-def uses_bf16(precision: str, device: torch.device) -> bool:
-    """Whether the engine computes in bf16: on CPUs without AMX it is slower than fp32, so "auto" asks for a GPU."""
-    return precision == "bf16" or (precision == "auto" and device.type == "cuda" and torch.cuda.is_bf16_supported())
+def precision_of(precision: str, device: torch.device) -> str:
+    """What the engine computes in. "auto": bf16 on a GPU that has it; on CPUs without AMX it is slower than fp32.
+
+    Raises RuntimeError for fp16 where torch has no GPU.
+    """
+    if precision == "fp16" and device.type != "cuda":
+        raise RuntimeError(
+            f"pretrain.precision=fp16: torch sees no GPU on {socket.gethostname()}, and CPUs do not train in fp16; give "
+            f"pretrain.precision=bf16 or fp32, or install torch for GPUs there"
+        )
+    if precision == "auto":
+        return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
+    return precision
 
 
 def card(job: Job, scores: dict[str, float]) -> dict[str, Any]:

@@ -17,6 +17,10 @@ from orchestration.recipe import build_config, load_config, parse_yaml, shipped_
         ("pretrain.steps=many", "pretrain.steps='many': input should be a valid integer"),
         ("pretrain.steps=0", "pretrain.steps=0: input should be greater than or equal to 1"),
         ("zero.stage=4", "zero.stage=4: input should be less than or equal to 3"),
+        (
+            "zero={stage: 0, offload: optimizer}",
+            "zero: offload=optimizer: stage=0 keeps the optimizer as it is; give zero.stage=1, 2 or 3",
+        ),
         ("masking.mask_share=0.95", "masking: mask_share 0.95 + random_share 0.1 is more than 1; lower one of them"),
         ("rows.length=1000", "rows.length=1000 is more than encoder.max_position_embeddings=512"),
         ("name=a-sweep", "name=a-sweep: that is the folder of a sweep"),

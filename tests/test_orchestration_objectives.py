@@ -70,7 +70,7 @@ def in_rank(rank: int, port: int, folder: str) -> None:
         for stage in (0, 3):
             engine = DeepSpeedEngine(
                 objective(case, f"{folder}/teacher"), stage=stage, micro_batch=3, accumulation=2, weight_decay=0.01,
-                gradient_clipping=1.0, bf16=False, persistence_threshold=0, device="cpu",
+                gradient_clipping=1.0, persistence_threshold=0, device="cpu",
             )  # fmt: skip
             got = trained(engine, rank)
             state = engine.full_state()

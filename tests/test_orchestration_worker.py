@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 
-from orchestration.worker import share_cores, uses_bf16
+from orchestration.worker import precision_of, share_cores
 
 CPU = torch.device("cpu")
 
@@ -21,6 +21,11 @@ def test_threads_times_workers_are_at_most_the_cores(workers):
         torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("precision, uses", [("auto", False), ("fp32", False), ("bf16", True)])
-def test_a_cpu_computes_in_fp32_unless_told_otherwise(precision, uses):
-    assert uses_bf16(precision, CPU) is uses
+@pytest.mark.parametrize("precision, used", [("auto", "fp32"), ("fp32", "fp32"), ("bf16", "bf16")])
+def test_a_cpu_computes_in_fp32_unless_told_otherwise(precision, used):
+    assert precision_of(precision, CPU) == used
+
+
+def test_fp16_without_a_gpu_is_refused_by_the_worker():
+    with pytest.raises(RuntimeError, match="pretrain.precision=fp16: torch sees no GPU on .*; give pretrain.precision="):
+        precision_of("fp16", CPU)

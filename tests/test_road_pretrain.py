@@ -199,9 +199,6 @@ def test_a_failure_names_rank_step_and_log_and_loses_nothing(home, cloze_module)
     assert "Traceback" not in done.stderr
     assert "Traceback" in (home / "runs" / "d" / "log" / "driver.log").read_text()
     assert (home / "runs" / "d" / "checkpoints" / "step-00000040" / "manifest.json").exists()
-    refused = cloze_module(*words("d", "scaling.workers=1", "zero.stage=2"))
-    assert refused.returncode == 2
-    assert "scaling.workers=1: the checkpoint at step 40 was saved with 2; give scaling.workers=2" in refused.stderr
 
 
 def test_one_worker_at_stage_3_is_the_same_training(undisturbed, home, cloze_module):

@@ -81,11 +81,16 @@ def _thousands(axis: Any) -> None:
     axis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value == int(value) else "")
 
 
+def _number(value: float | None) -> float:
+    """NaN where there is none: metrics have null for a loss that is no number."""
+    return math.nan if value is None else value
+
+
 def loss_curve(records: Iterable[Record]) -> str | None:
     """Training loss (faint), its moving mean, and the held-out loss; None where there is nothing to draw."""
     records = list(records)
-    steps = [r for r in records if math.isfinite(r.get("loss", math.nan))]
-    evaluations = [r for r in records if math.isfinite(r.get("eval_loss", math.nan))]
+    steps = [r for r in records if math.isfinite(_number(r.get("loss")))]
+    evaluations = [r for r in records if math.isfinite(_number(r.get("eval_loss")))]
     if not steps and not evaluations:
         return None
 

@@ -1,0 +1,59 @@
+"""bad_steps.jsonl: the steps whose loss or gradient was no finite number, and the rows that did it.
+
+In: records of skipped steps. Out: a line for each rank that is suspect of one,
+    step rank row_ids loss gradient_norm
+null where a number is not finite; and the command that shows those rows. There is no file where there is no such step.
+Knows neither Ray nor torch.
+"""
+
+import json
+import math
+import shlex
+from pathlib import Path
+from typing import Any
+
+from data.storage import fetch, is_remote, publish, shown
+from orchestration import metrics
+from orchestration.gate import Skipped
+
+FILE = "bad_steps.jsonl"
+ROWS_SHOWN = 16  # in the command of an error; the file has all
+
+
+class BadSteps:
+    """Rank 0's list of them, from `step` on."""
+
+    def __init__(self, run: Path, step: int) -> None:
+        self.path = run / FILE
+        fetch(self.path)
+        if self.path.exists():
+            self._write([line for line in metrics.read(self.path) if line["step"] < step])
+
+    def add(self, record: Skipped) -> None:
+        """Of one step."""
+        numbers = {"loss": finite(record.loss), "gradient_norm": finite(record.gradient_norm)}
+        lines = [
+            {"step": record.step, "rank": rank, "row_ids": list(rows), **numbers}
+            for rank, rows in record.suspects.items()
+        ]
+        self._write([*metrics.read(self.path), *lines])
+
+    def _write(self, lines: list[dict[str, Any]]) -> None:
+        """The whole file: there are few lines, and a bucket cannot be appended to."""
+        part = self.path.with_name(self.path.name + ".part")
+        part.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+        part.replace(self.path)
+        publish(self.path)
+
+
+def hint(run: Path, record: Skipped) -> str:
+    """How to see the rows of a bad step: the end of an error."""
+    row_ids = [row for rows in record.suspects.values() for row in rows][:ROWS_SHOWN]
+    recipe = "RECIPE" if is_remote(run) else shlex.quote(str(run / "config.yaml"))
+    words = f"cloze inspect -c {recipe} --step {record.step} --row-ids {','.join(map(str, row_ids))}"
+    return f"{words} shows them, {shown(run / FILE)} has all such steps"
+
+
+def finite(number: float) -> float | None:
+    """A number for a line of JSON, which knows no NaN."""
+    return number if math.isfinite(number) else None
