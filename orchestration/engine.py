@@ -138,7 +138,7 @@ class DeepSpeedEngine:
             optimizer.check_grad_overflow = True  # off in fp32
         if self.stage == 0 and not self.plain_optimizer:
             optimizer.optimizer.state.clear()  # it took a step with gradient 0, so that Adam's count is one ahead
-        scaler = getattr(optimizer, "loss_scaler", None)
+        scaler: Any = getattr(optimizer, "loss_scaler", None)
         if hasattr(scaler, "raise_error_at_min_scale"):
             scaler.raise_error_at_min_scale = False  # a bad step like another: counted, and told with its rows
 

@@ -32,7 +32,7 @@ class Feed:
     def steps(
         self, parts: Iterable[Part], step: int, read: Callable[[np.ndarray, int], None], at: Callable[[str, int], None]
     ) -> Iterator[Step]:
-        """Each step's number, this rank's micro-batches and rows, `step` first. Raises RuntimeError where it is another one.
+        """Each step, `step` first. Raises RuntimeError where it is another one.
 
         `read` is told the lengths of the rows and the positions they take; `at` each step that begins.
         """
@@ -48,7 +48,7 @@ class Feed:
                 read(part.lengths[rows], sum(batch["input_ids"].size for batch in batches))
                 if self.dump_folder:
                     dump(self.dump_folder, part, rows, self.micro_batch)
-                yield Step(step, tensors(batches), part.row_ids[rows])
+                yield Step(step, tensors(batches), part.row_ids[rows].tolist())
             step = part.last_step
 
     def evaluation(self, parts: Iterable[Part]) -> Iterator[Batch]:

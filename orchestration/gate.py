@@ -1,6 +1,6 @@
 """When training gives up on steps whose loss or gradient is no finite number.
 
-In: the record of each step, equal on all ranks. Out: nothing, or an error that names the step, the ranks and their rows.
+In: the record of each step, equal on all ranks. Out: nothing, or an error that names the step, ranks and rows.
 Knows neither torch nor files.
 """
 

@@ -120,7 +120,7 @@ def train_steps(
     engine.module.train()
     gate = gate or Gate()
     for item in steps:
-        step, micro_batches, row_ids = Step(*item)
+        step, micro_batches, row_ids = item if isinstance(item, Step) else Step(*item)
         at("all-reduce", step)
         counts = _targets(engine, micro_batches)
         totals: dict[str, Tensor] = {}

@@ -155,9 +155,9 @@ def pretrain(
     write_json(run / "summary.json", summary)
     publish(run / "summary.json")
     last = {"step": summary["steps"], "loss": summary["loss"], "tokens_per_second": summary["tokens_per_second"]}
+    last |= {"eval_loss": summary["eval_loss_after"]}
     text = "step {step:,}/{steps:,}  loss {told}  {tokens_per_second:,.0f} tokens/s"
-    told = told_loss(summary["loss"])
-    update(text.format(steps=config.pretrain.steps, told=told, **last), 1.0, **last, eval_loss=summary["eval_loss_after"])
+    update(text.format(steps=config.pretrain.steps, told=told_loss(summary["loss"]), **last), 1.0, **last)
     return summary
 
 

@@ -185,8 +185,8 @@ def precision_of(precision: str, device: torch.device) -> str:
     """
     if precision == "fp16" and device.type != "cuda":
         raise RuntimeError(
-            f"pretrain.precision=fp16: torch sees no GPU on {socket.gethostname()}, and CPUs do not train in fp16; give "
-            f"pretrain.precision=bf16 or fp32, or install torch for GPUs there"
+            f"pretrain.precision=fp16: torch sees no GPU on {socket.gethostname()}, and CPUs do not train in fp16; "
+            f"give pretrain.precision=bf16 or fp32, or install torch for GPUs there"
         )
     if precision == "auto":
         return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"

@@ -196,7 +196,7 @@ def test_each_stage_shards_what_it_promises(seen):
 
 
 def test_bf16_trains_at_every_stage_and_resumes(tmp_path, monkeypatch):
-    """20 steps with losses near those of fp32, norms reported, a saved state that goes on exactly; no compiler there."""
+    """20 steps with losses near fp32's, norms reported, a saved state that goes on exactly; no compiler there."""
     monkeypatch.setenv("PATH", "/nowhere")
     engine = PlainEngine(objective())
     steps = ((s, batches(s, 0, 1, ROWS, 1)) for s in range(BF16_STEPS))

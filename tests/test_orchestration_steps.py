@@ -11,7 +11,17 @@ from typing import Any
 import pytest
 import torch
 from rank_processes import (
-    ROWS, STEPS, engine_of, equal, held_by, objective, rate_of, spawn, spoil, steps_of, train,
+    ROWS,
+    STEPS,
+    engine_of,
+    equal,
+    held_by,
+    objective,
+    rate_of,
+    spawn,
+    spoil,
+    steps_of,
+    train,
 )  # fmt: skip
 
 from orchestration.bad_steps import BadSteps, hint
@@ -156,7 +166,7 @@ def test_so_many_in_a_row_end_training_also_across_evaluations(tmp_path):
     with pytest.raises(FloatingPointError) as error:
         list(train_steps(engine, steps(range(4, 6)), rate_of, gate=gate))
     text = str(error.value)
-    assert text.startswith("step 4: the loss is nan (learning rate 0.00666667), as of 3 steps in a row; rank 0 had rows ")
+    assert text.startswith("step 4: the loss is nan (learning rate 0.00666667), as of 3 steps in a row; rank 0 had ")
     assert f"cloze inspect -c {tmp_path / 'config.yaml'} --step 4 --row-ids 32,33,34,35,36,37,38,39 shows them" in text
     lines = [json.loads(line) for line in listed.path.read_text().splitlines()]
     assert [(line["step"], line["rank"], line["row_ids"][0], line["loss"] is None) for line in lines] == [

@@ -1,4 +1,4 @@
-"""A state goes on exactly where nothing changed, and equal to rounding on other ranks: 2 -> 1 -> 2, at every ZeRO stage.
+"""A state goes on exactly where nothing changed, and equal to rounding on other ranks: 2 -> 1 -> 2, at every stage.
 
 Every start is processes of its own with other initial weights, so what is equal afterwards came out of the state. The
 objective has a decoder tied to the embeddings, a frozen table, and a buffer that is saved.

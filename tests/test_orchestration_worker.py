@@ -27,5 +27,5 @@ def test_a_cpu_computes_in_fp32_unless_told_otherwise(precision, used):
 
 
 def test_fp16_without_a_gpu_is_refused_by_the_worker():
-    with pytest.raises(RuntimeError, match="pretrain.precision=fp16: torch sees no GPU on .*; give pretrain.precision="):
+    with pytest.raises(RuntimeError, match="pretrain.precision=fp16: torch sees no GPU on .*; give "):
         precision_of("fp16", CPU)
