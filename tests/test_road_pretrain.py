@@ -201,6 +201,15 @@ def test_a_failure_names_rank_step_and_log_and_loses_nothing(home, cloze_module)
     assert (home / "runs" / "d" / "checkpoints" / "step-00000040" / "manifest.json").exists()
 
 
+def test_fewer_workers_at_another_stage_finish_what_broke(undisturbed, home, cloze_module):
+    """Goes on from run d's checkpoint of two workers at stage 1."""
+    done = cloze_module(*words("d", "scaling.workers=1", "zero.stage=2"))
+    assert done.returncode == 0, done.stderr
+    assert losses(home / "runs" / "d") == pytest.approx(losses(undisturbed), abs=1e-4)
+    lines = [json.loads(line) for line in (home / "runs/d/metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if "loss" in line] == list(range(STEPS))
+
+
 def test_one_worker_at_stage_3_is_the_same_training(undisturbed, home, cloze_module):
     """1 x 8 rows for 2 x 4: the same rows, the same losses; and sharded parameters are exported whole."""
     done = cloze_module(*words("e", "scaling.workers=1", "pretrain.micro_batch=4", "zero.stage=3",
