@@ -22,20 +22,22 @@ import torch.distributed as dist
 from data.storage import fetch, is_remote, publish
 from model.export import export_objective
 from model.objectives.catalogue import build_objective
-from orchestration import checkpoint, metrics
-from orchestration.beacon import Beacon, fault_of
+from orchestration import checkpoint, metrics, spot
+from orchestration.beacon import Beacon, faults_of
 from orchestration.clock import Clock
 from orchestration.config import Config
 from orchestration.engine import DeepSpeedEngine
 from orchestration.feed import Feed
 from orchestration.gauges import WorkerGauges, group_peak
-from orchestration.group import worker_device
+from orchestration.group import leaving, worker_device
 from orchestration.journal import Journal
 from orchestration.plan import step_plan
+from orchestration.policies import OTHERS, Moved
 from orchestration.saving import load, save
 from orchestration.schedule import learning_rate
 from orchestration.steps import evaluate, train_steps
 from orchestration.stream import parts_of
+from orchestration.watchdog import Watchdog
 from orchestration.weights import fetch_weights
 
 # Of an evaluation's scores: what the model card shows in its own words, or not at all.
@@ -70,6 +72,11 @@ def pretrain_worker(job: Job) -> None:
             f"rank {rank} on {socket.gethostname()}: {run} is not there; storage must be a folder that every node "
             f"mounts, or a bucket (storage=s3://BUCKET/FOLDER)"
         )
+    generation: Any = ray.get(job.pacer.generation.remote())
+    faults = faults_of(job.fault or "")
+    beacon = Beacon(rank, faults[generation - 1] if generation <= len(faults) else None)
+    watchdog = Watchdog(beacon, config.scaling.stuck_seconds, job.pacer).start()
+    spot.watch_node()
     device = worker_device()
     share_cores(ray.train.get_context().get_local_world_size(), device)
     bf16 = uses_bf16(pretrain.precision, device)
@@ -95,7 +102,7 @@ def pretrain_worker(job: Job) -> None:
     start: Any = ray.get(job.pacer.start.remote())  # where the stream begins: the only source of that number
     if start:
         load(engine, checkpoint.folder_of(run, start))
-    journal = Journal(run, start, job.steps_per_epoch, job.pacer) if rank == 0 else None
+    journal = Journal(run, start, job.steps_per_epoch, dist.get_world_size(), job.pacer) if rank == 0 else None
     gauges = WorkerGauges(
         config.name,
         rank,
@@ -108,7 +115,6 @@ def pretrain_worker(job: Job) -> None:
     dump_folder = Path(job.dump_batches) if job.dump_batches else None
     if dump_folder:
         metrics.cut(dump_folder / f"rank{rank}.jsonl", start)
-    beacon = Beacon(rank, fault_of(job.fault) if job.fault and start == 0 else None)
     feed = Feed(rank, config.seed, pretrain.micro_batch, accumulation, job.tokenizer["pad_id"], dump_folder)
     rate = partial(
         learning_rate,
@@ -118,25 +124,33 @@ def pretrain_worker(job: Job) -> None:
         schedule=pretrain.schedule,
     )
     clock = Clock()
+
+    def asked_to_stop() -> bool:
+        return journal is not None and journal.wish().stop
+
+    def why_move() -> str | None:
+        return leaving() or ("another number of workers fits" if journal and journal.wish().move else None)
+
     step, scores = start, {}
     try:
-        for is_evaluation, parts in groupby(clock.waiting(parts_of(shard, rank)), key=lambda part: part.evaluation):
+        parts_in_turn = clock.waiting(beacon.reading(parts_of(shard, rank)))
+        for is_evaluation, parts in groupby(parts_in_turn, key=lambda part: part.evaluation):
             if is_evaluation:
-                beacon.at("evaluating", step)
-                scores = evaluate(engine, feed.evaluation(parts))
+                beacon.step = step
+                scores = evaluate(engine, feed.evaluation(parts), beacon.at)
                 if journal:
                     journal.write_evaluation(step, scores)
                 gauges.evaluation(scores)
                 clock.lap()
                 continue
-            asked_to_stop = journal.asked_to_stop if journal else lambda: False
             steps = feed.steps(parts, step, gauges.read, beacon.at)
-            for record in train_steps(engine, steps, rate, asked_to_stop, beacon.at):
+            for record in train_steps(engine, steps, rate, asked_to_stop, beacon.at, lambda: why_move() is not None):
                 step, lap = record.step + 1, clock.lap()
                 if journal:
                     journal.write_step(record, *lap)
                 gauges.step(record, *lap)
-                if step % config.checkpoints.every_steps == 0 or step == pretrain.steps or record.is_last:
+                ends = step == pretrain.steps or record.is_last or record.moves
+                if step % config.checkpoints.every_steps == 0 or ends:
                     if journal:
                         journal.carry()  # before the checkpoint: a run that resumes there has all lines
                     beacon.at("saving")
@@ -145,9 +159,13 @@ def pretrain_worker(job: Job) -> None:
                 if record.is_last:
                     ray.get(job.pacer.stopped.remote(step))
                     return
+                if record.moves and step < pretrain.steps:
+                    raise Moved(f"saved at step {step}: {why_move() or OTHERS}")
     except FloatingPointError as error:  # on all ranks alike, and the same again after a restart
         ray.get(job.pacer.fail.remote(str(error)))
         return
+    except Moved:
+        raise
     except Exception as error:
         raise RuntimeError(f"rank {rank}, step {step}: {type(error).__name__}: {error}") from error
 
@@ -159,6 +177,7 @@ def pretrain_worker(job: Job) -> None:
         publish(run / "export", last="config.json")
         journal.finish()
     dist.barrier()
+    watchdog.stop()
 
 
 def share_cores(workers_on_node: int, device: torch.device) -> None:
