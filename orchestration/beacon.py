@@ -27,13 +27,13 @@ class Beacon:
     """
 
     def __init__(self, rank: int, strike: Strike | None = None) -> None:
-        """`strike(stage, rank, step)` is called at each change of stage: a fault that a test asked for."""
+        """`strike(stage, rank, step)`: see `faults_of`."""
         self.rank = rank
         self.stage = "starting"
         self.step = 0
         self.passed = 0
         self.since = time.monotonic()
-        self._strike = strike
+        self.strike = strike
 
     def at(self, stage: str, step: int | None = None) -> None:
         """The worker enters `stage`; None: of the same step as before."""
@@ -45,8 +45,8 @@ class Beacon:
 
     def within(self, place: str) -> None:
         """A place inside a stage, such as "saving:files", in whichever thread: a fault may strike there."""
-        if self._strike:
-            self._strike(place, self.rank, self.step)
+        if self.strike:
+            self.strike(place, self.rank, self.step)
 
     def reading(self, parts: Iterable[T]) -> Iterator[T]:
         """Pass `parts` on; while one is waited for, the stage is reading."""

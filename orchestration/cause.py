@@ -12,7 +12,13 @@ _MEMORY = re.compile(r"[^:]*killed due to the node running low on memory.*?(?=, 
 _BROKEN = re.compile(r"Connection (reset|closed|refused) by peer|Connection closed|[Ss]ocket.*closed|Broken pipe")
 # Ray's own words, in exceptions that a dead actor leaves.
 _LOST_NODE = re.compile(r"its node has died|node (is|was) (dead|terminated)|node termination|its owner .*node .*died")
+_WHERE = re.compile(r"rank \d+, step \d+")
 _DEAD = re.compile(r"worker process has died|died unexpectedly|Worker unexpectedly exits")
+
+
+def is_broken(error: BaseException) -> bool:
+    """Whether a rank only says that another one left it."""
+    return bool(_BROKEN.search(str(error)))
 
 
 def is_lost_node(error: BaseException) -> bool:
@@ -28,14 +34,14 @@ def cause_of(error: BaseException) -> str:
     failures = getattr(error, "worker_failures", None)
     if failures:
         # A rank that dies breaks the connections of the others, whose words then say nothing of the cause.
-        rank = min(failures, key=lambda rank: _follows(str(failures[rank])))
+        rank = min(failures, key=lambda rank: _follows(failures[rank]))
         return _of_rank(rank, failures[rank])
     return _line_of(error)
 
 
-def _follows(text: str) -> tuple[bool, bool]:
-    """How likely a rank's failure is the consequence of another's: what died does not, what lost a peer does."""
-    return bool(_BROKEN.search(text)), not (_DEAD.search(text) or _LOST_NODE.search(text))
+def _follows(failure: BaseException) -> tuple[bool, bool]:
+    """How likely a rank's failure is the consequence of another's: what died is not, what lost a peer is."""
+    return is_broken(failure), not (_DEAD.search(str(failure)) or is_lost_node(failure))
 
 
 def _of_rank(rank: int, failure: BaseException) -> str:
@@ -48,6 +54,9 @@ def _of_rank(rank: int, failure: BaseException) -> str:
             f"rank {rank}: its process was killed, without a word of its own; where it was no fault of the machine, "
             f"look for the kernel's out-of-memory killer (dmesg)"
         )
+    if is_broken(failure):
+        where = _WHERE.search(text)
+        return f"{where[0] if where else f'rank {rank}'}: lost its connection to another rank, which said nothing"
     return line if line.startswith("rank ") or f"rank {rank}" in line else f"rank {rank}: {line}"
 
 

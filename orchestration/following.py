@@ -85,7 +85,7 @@ def told(news: dict[str, Any], steps: int) -> str:
     """What the pacer told, in words."""
     line = news["line"]
     if trouble := news["trouble"] or news["lost"]:
-        return f"starting workers again from step {news['start']:,}: {trouble}"
+        return f"starting workers again: {trouble}"
     if not line:
         return "starting workers"
     if "loss" in line:

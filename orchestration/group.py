@@ -15,6 +15,7 @@ from ray.train.torch import TorchConfig, TorchTrainer, get_device
 from ray.train.torch.config import _TorchBackend
 from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
 from ray.train.v2._internal.execution.context import get_train_context
+from ray.train.v2.api.config import FailureConfig
 
 from orchestration.policies import Elastic, Failures
 
@@ -89,7 +90,7 @@ class WorkerGroup(TorchTrainer):
     def _initialize_and_run_controller(self, **parts: Any) -> Any:
         if self.scaling_config.elasticity_enabled:
             parts["scaling_policy"] = Elastic(self.scaling_config, self._pacer)
-        parts["failure_policy"] = Failures(self.run_config.failure_config, self._pacer)
+        parts["failure_policy"] = Failures(self.run_config.failure_config or FailureConfig(), self._pacer)
         silent = {"RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S": f"{2 * self._stuck_seconds + 30:g}"}
         for name, value in {**NOTICE, **silent}.items():  # Ray Train hands its own variables on to the controller
             os.environ.setdefault(name, value)

@@ -28,7 +28,8 @@ class Pacer:
     def __init__(self) -> None:
         self._start = 0
         self._generation = 0
-        self._moves = 0
+        self._restarts = 0
+        self._planned = True
         self._workers = 0
         self._step = 0
         self._latest: dict[str, Any] = {}
@@ -46,6 +47,8 @@ class Pacer:
     async def open(self, start: int, workers: int = 1) -> int:
         """Begin a stream at `start` for so many workers; streams opened before end. Returns the stream's number."""
         self._generation += 1
+        self._restarts += not self._planned
+        self._planned = False
         self._start = self._step = start
         self._workers = workers
         self._moving = False
@@ -98,13 +101,13 @@ class Pacer:
 
     async def lost(self, cause: str, planned: bool) -> None:
         """The worker group is gone; `planned`: it saved before. A rank that was stuck has told a better cause."""
-        self._moves += planned
+        self._planned = planned
         self._lost = cause if planned or not self._trouble else self._trouble
         self._log.append(f"the worker group ended at step {self._step}: {self._lost}")
 
     async def restarts(self) -> int:
         """How often the worker group was started again because something broke."""
-        return max(self._generation - 1 - self._moves, 0)
+        return self._restarts
 
     async def fail(self, cause: str) -> None:
         """A failure that all ranks agree on and that a restart would meet again: the group ends without one."""
@@ -137,7 +140,6 @@ class Pacer:
             "line": self._latest,
             "restarts": await self.restarts(),
             "workers": self._workers,
-            "start": self._start,
             "lost": self._lost,
             "trouble": self._trouble,
             "log": log,

@@ -9,6 +9,8 @@ this runs. Knows Ray Train's internals, and the pacer.
     a worker breaks         the same, `scaling.max_restarts` times in a row without a new checkpoint between
 """
 
+import socket
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import ray
@@ -21,10 +23,31 @@ from ray.train.v2._internal.execution.scaling_policy.elastic import ElasticScali
 from ray.train.v2.api.config import FailureConfig, ScalingConfig
 from ray.train.v2.api.exceptions import PreemptionError, WorkerGroupError
 
-from orchestration.cause import cause_of, is_lost_node
+from orchestration.cause import cause_of, is_broken, is_lost_node
 
 ANSWER_SECONDS = 5
+KNOCK_SECONDS = 2
 OTHERS = "another rank leaves"  # what a rank knows that was not asked itself
+
+
+def lost_nodes() -> dict[str, str]:
+    """Nodes, id -> host, that Ray takes for alive and whose raylet does not answer.
+
+    Ray's health checks take 15 s and more to find that out; meanwhile it would place workers there, and wait.
+    """
+    alive = [node for node in ray.nodes() if node["Alive"]]
+
+    def answers(node: dict[str, Any]) -> bool:
+        try:
+            socket.create_connection((node["NodeManagerAddress"], node["NodeManagerPort"]), KNOCK_SECONDS).close()
+            return True
+        except OSError:
+            return False
+
+    with ThreadPoolExecutor(16) as threads:
+        there = list(threads.map(answers, alive))
+    pairs = zip(alive, there, strict=True)
+    return {node["NodeID"]: node["NodeManagerHostname"] for node, is_there in pairs if not is_there}
 
 
 class Moved(Exception):
@@ -46,10 +69,10 @@ class Elastic(ElasticScalingPolicy):
         self._tried: int | None = None
 
     def _count_possible_workers(self, reserved_resources: dict[str, dict[str, float]]) -> int:
-        """Ray's, by `fitting`, and without nodes that are drained: their room is taken for free until they are gone."""
-        drained = state.get_draining_nodes()
+        """Ray's, by `fitting`, and without nodes that are drained or lost: Ray counts their room until they are gone."""
+        going = {*state.get_draining_nodes(), *lost_nodes()}
         each: dict[str, Any] = self.scaling_config._resources_per_worker_not_none
-        places = sum(fitting(free, each) for node, free in reserved_resources.items() if node not in drained)
+        places = sum(fitting(free, each) for node, free in reserved_resources.items() if node not in going)
         return min(places, self.scaling_config.max_workers)
 
     def _get_reserved_resources(self) -> dict[str, dict[str, float]] | None:
@@ -98,9 +121,12 @@ class Failures(DefaultFailurePolicy):
             if moved := [str(failure) for failure in failures if isinstance(failure, Moved)]:
                 self._tell(min(moved, key=lambda words: words.endswith(OTHERS)), planned=True)
                 return FailureDecision.RETRY
-            self._tell(cause_of(error), planned=False)
-            if any(map(is_lost_node, failures)):
+            known = [failure for failure in failures if not is_broken(failure)]
+            silent = lost_nodes() if not known else {}
+            if silent or any(map(is_lost_node, known)):
+                self._tell(f"node {', '.join(silent.values())} was lost" if silent else cause_of(error), planned=False)
                 return FailureDecision.RETRY
+            self._tell(cause_of(error), planned=False)
             start: Any = ray.get(self._pacer.start.remote(), timeout=ANSWER_SECONDS)
             if self._start is not None and start > self._start:
                 self._worker_group_failures = 0

@@ -8,6 +8,7 @@ come through `get_dataset_shard` and nowhere else. Nothing that is called below 
 
 import os
 import socket
+import time
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -24,6 +25,7 @@ from model.export import export_objective
 from model.objectives.catalogue import build_objective
 from orchestration import checkpoint, metrics, spot
 from orchestration.beacon import Beacon, faults_of
+from orchestration.cause import is_broken
 from orchestration.clock import Clock
 from orchestration.config import Config
 from orchestration.engine import DeepSpeedEngine
@@ -42,6 +44,8 @@ from orchestration.weights import fetch_weights
 
 # Of an evaluation's scores: what the model card shows in its own words, or not at all.
 KNOWN = ("loss", "targets")
+# A rank whose peer died knows nothing of the cause: Ray hears of the dead one first.
+SPEAKS_LAST_SECONDS = 3
 
 
 @dataclass(frozen=True)
@@ -72,9 +76,7 @@ def pretrain_worker(job: Job) -> None:
             f"rank {rank} on {socket.gethostname()}: {run} is not there; storage must be a folder that every node "
             f"mounts, or a bucket (storage=s3://BUCKET/FOLDER)"
         )
-    generation: Any = ray.get(job.pacer.generation.remote())
-    faults = faults_of(job.fault or "")
-    beacon = Beacon(rank, faults[generation - 1] if generation <= len(faults) else None)
+    beacon = Beacon(rank)
     watchdog = Watchdog(beacon, config.scaling.stuck_seconds, job.pacer).start()
     spot.watch_node()
     device = worker_device()
@@ -100,6 +102,8 @@ def pretrain_worker(job: Job) -> None:
 
     shard = ray.train.get_dataset_shard("rows")
     start: Any = ray.get(job.pacer.start.remote())  # where the stream begins: the only source of that number
+    generation: Any = ray.get(job.pacer.generation.remote())
+    beacon.strike = dict(enumerate(faults_of(job.fault or ""), start=1)).get(generation)
     if start:
         load(engine, checkpoint.folder_of(run, start))
     journal = Journal(run, start, job.steps_per_epoch, dist.get_world_size(), job.pacer) if rank == 0 else None
@@ -167,6 +171,8 @@ def pretrain_worker(job: Job) -> None:
     except Moved:
         raise
     except Exception as error:
+        if is_broken(error):
+            time.sleep(SPEAKS_LAST_SECONDS)
         raise RuntimeError(f"rank {rank}, step {step}: {type(error).__name__}: {error}") from error
 
     beacon.at("exporting")
