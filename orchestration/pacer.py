@@ -4,6 +4,7 @@ In: what each of them has to say. Out: what the others ask for. Knows nothing of
 """
 
 import asyncio
+import re
 import time
 from typing import Any, NamedTuple
 
@@ -102,6 +103,10 @@ class Pacer:
     async def lost(self, cause: str, planned: bool) -> None:
         """The worker group is gone; `planned`: it saved before. A rank that was stuck has told a better cause."""
         self._planned = planned
+        of_rank = re.match(r"rank (\d+): ", cause)
+        if of_rank and (sign := self._signs.get(int(of_rank[1]))):
+            where = f"rank {of_rank[1]} on {sign['host']} (last seen at step {sign['step']}, {sign['stage']}): "
+            cause = where + cause[of_rank.end() :]
         self._lost = cause if planned or not self._trouble else self._trouble
         self._log.append(f"the worker group ended at step {self._step}: {self._lost}")
 

@@ -69,7 +69,7 @@ class Elastic(ElasticScalingPolicy):
         self._tried: int | None = None
 
     def _count_possible_workers(self, reserved_resources: dict[str, dict[str, float]]) -> int:
-        """Ray's, by `fitting`, and without nodes that are drained or lost: Ray counts their room until they are gone."""
+        """Ray's, by `fitting`, without nodes that are drained or lost: Ray counts their room until they are gone."""
         going = {*state.get_draining_nodes(), *lost_nodes()}
         each: dict[str, Any] = self.scaling_config._resources_per_worker_not_none
         places = sum(fitting(free, each) for node, free in reserved_resources.items() if node not in going)
