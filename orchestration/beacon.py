@@ -41,12 +41,14 @@ class Beacon:
         self.passed += 1
         if step is not None:
             self.step = step
-        self.within(stage)
+        self.passes(stage, self.step)
 
-    def within(self, place: str) -> None:
-        """A place inside a stage, such as "saving:files", in whichever thread: a fault may strike there."""
+    def passes(self, point: str, step: int) -> None:
+        """A point inside a stage, such as "saving:manifest", perhaps of a thread beside training; the rank's stage
+        stays what it is.
+        """
         if self.strike:
-            self.strike(place, self.rank, self.step)
+            self.strike(point, self.rank, step)
 
     def reading(self, parts: Iterable[T]) -> Iterator[T]:
         """Pass `parts` on; while one is waited for, the stage is reading."""
