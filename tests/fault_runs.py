@@ -6,9 +6,11 @@ All of it is real: processes, signals, nodes of a ray.cluster_utils.Cluster.
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -124,6 +126,10 @@ class Driver:
         steps = self.steps()
         return steps[-1]["step"] if steps else -1
 
+    def reaches(self, step: int, seconds: float = 120) -> float:
+        """Wait until that step is done; returns the seconds it took."""
+        return self.until(lambda: self.step() >= step, seconds)
+
     def until(self, condition: Callable[[], Any], seconds: float = 120) -> float:
         """Wait for the condition while the run goes on; returns the seconds it took."""
         begun = time.monotonic()
@@ -132,6 +138,54 @@ class Driver:
             assert time.monotonic() - begun < seconds, f"not within {seconds} s: {self.told()[-2000:]}"
             time.sleep(0.1)
         return time.monotonic() - begun
+
+
+STOPS = ("behind step", "seconds to the next new step", "steps redone")
+
+
+class Watch:
+    """The newest step of a run, again and again: where training stood still, for how long, and what was redone."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen: list[tuple[float, int]] = []
+        self.ended = threading.Event()
+
+    def look(self) -> None:
+        while not self.ended.wait(0.1):
+            if not self._path.exists():
+                continue
+            with self._path.open("rb") as file:
+                file.seek(max(0, self._path.stat().st_size - 2000))
+                lines = file.read().split(b"\n")[:-1]
+            steps = re.findall(rb'"step": (\d+), "epoch"', lines[-1] if lines else b"")
+            if steps:
+                self._seen.append((time.monotonic(), int(steps[0])))
+
+    def stops(self, seconds: float = 4.0) -> list[tuple[int, float, int]]:
+        """(newest step before, seconds until a newer one, steps done again) where that took longer than `seconds`."""
+        found, top, since, lowest = [], -1, 0.0, 0
+        for when, step in self._seen:
+            if step <= top:
+                lowest = min(lowest, step)
+                continue
+            if top >= 0 and when - since > seconds:
+                found.append((top, when - since, max(0, top - lowest)))
+            top, since, lowest = step, when, step
+        return found
+
+
+@contextmanager
+def watched(run: Path) -> Iterator[Watch]:
+    """Watch a run, whatever drivers it has."""
+    watch = Watch(run / "metrics.jsonl")
+    thread = threading.Thread(target=watch.look, daemon=True)
+    thread.start()
+    try:
+        yield watch
+    finally:
+        watch.ended.set()
+        thread.join()
 
 
 def losses(run: Path) -> dict[int, float]:
