@@ -7,9 +7,11 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -72,17 +74,17 @@ class Nodes:
 
 @contextmanager
 def nodes() -> Iterator[Nodes]:
-    """A head without a driver in this process."""
+    """A head without a driver in this process; not in Ray's folder, where any `ray.init()` would find and join it."""
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster(
-        initialize_head=True,
-        head_node_args={"num_cpus": 2, "include_dashboard": False, "object_store_memory": 150_000_000},
-    )
+    folder = tempfile.mkdtemp(prefix="cz-", dir="/tmp")  # short: sockets lie in it
+    head = {"num_cpus": 2, "include_dashboard": False, "object_store_memory": 150_000_000, "temp_dir": folder}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
     try:
         yield Nodes(cluster)
     finally:
         cluster.shutdown()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 class Driver:
