@@ -89,6 +89,6 @@ def told(news: dict[str, Any], steps: int) -> str:
     if not line:
         return "starting workers"
     if "loss" in line:
-        rate = line["tokens_per_second"]
-        return f"step {line['step'] + 1:,}/{steps:,}  loss {line['loss']:.3f}  {rate:,.0f} tokens/s"
+        loss = "no number" if line["loss"] is None else f"{line['loss']:.3f}"
+        return f"step {line['step'] + 1:,}/{steps:,}  loss {loss}  {line['tokens_per_second']:,.0f} tokens/s"
     return f"step {line['step']:,}/{steps:,}  held-out loss {line['eval_loss']:.3f}"
