@@ -30,6 +30,11 @@ class Beacon:
         if self._strike:
             self._strike(stage, self.rank, self.step)
 
+    def passes(self, point: str, step: int) -> None:
+        """A thread beside training passes a point that has a name; the rank's stage stays what it is."""
+        if self._strike:
+            self._strike(point, self.rank, step)
+
 
 def fault_of(asked: str) -> Callable[[str, int, int], None]:
     """The fault hook of the tests, from CLOZE_FAULT: "kill:RANK:STEP" or "raise:RANK:STEP"."""

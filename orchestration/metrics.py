@@ -9,7 +9,9 @@ Knows neither Ray nor torch.
 """
 
 import json
+import os
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -64,6 +66,8 @@ class Writer:
         self._file = path.open("a", encoding="utf-8", buffering=1)  # line-buffered: at most one line is lost
         self._segments = path.parent / "metrics"
         self._waiting: list[str] = []
+        self._lock = threading.Lock()  # of the lines: a thread carries them while training writes more
+        self._carrying = threading.Lock()  # of the segments' order
         self._num_segments = 0
         if is_remote(path):
             self._begin()
@@ -83,17 +87,25 @@ class Writer:
     def write(self, record: dict[str, Any]) -> None:
         """Append one record."""
         line = json.dumps(record) + "\n"
-        self._file.write(line)
-        self._waiting.append(line)
+        with self._lock:
+            self._file.write(line)
+            self._waiting.append(line)
 
     def carry(self) -> None:
-        """Carry the lines since the last call to the bucket, where the run is in one."""
-        lines, self._waiting = self._waiting, []
-        if lines and is_remote(self._path):
-            segment = self._segments / f"{self._start}-{self._num_segments:08d}.jsonl"
-            self._num_segments += 1
-            segment.write_text("".join(lines), encoding="utf-8")
-            publish(segment)
+        """Have the storage hold all lines so far; any thread may. Raises OSError, and the next call carries them too."""
+        with self._carrying:
+            if not is_remote(self._path):
+                os.fsync(self._file.fileno())
+                return
+            with self._lock:
+                lines = list(self._waiting)
+            if lines:
+                segment = self._segments / f"{self._start}-{self._num_segments:08d}.jsonl"
+                segment.write_text("".join(lines), encoding="utf-8")
+                publish(segment)
+                self._num_segments += 1
+                with self._lock:
+                    del self._waiting[: len(lines)]
 
     def finish(self) -> None:
         """The last line is written."""

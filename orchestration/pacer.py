@@ -8,14 +8,17 @@ from typing import Any
 
 import ray
 
+from orchestration.agreement import Agreement
+
 LOOKAHEAD_STEPS = 48  # at least one segment of the stream, else generation and training wait for each other
 
 
 @ray.remote(num_cpus=0)
-class Pacer:
+class Pacer(Agreement):
     """The one meeting point of driver, workers and generation: the cursor, the step in work, the newest record."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._start = 0
         self._generation = 0
         self._step = 0
@@ -30,6 +33,7 @@ class Pacer:
         """Begin a stream at `start`; streams opened before end. Returns the stream's number."""
         self._generation += 1
         self._start = self._step = start
+        self._forget_saves()
         self._moved.set()
         return self._generation
 
