@@ -143,6 +143,14 @@ class Saver:
         if self._thread is not None:
             self._thread.join(seconds)
 
+    def told(self) -> dict[str, Any]:
+        """For the summary, once all is saved: what saving cost."""
+        return {
+            "checkpoints_saved": self.saves,
+            "checkpoint_stall_seconds": round(self.stall_seconds, 3),
+            "checkpoint_seconds_beside": round(self.beside_seconds, 3),
+        }
+
     def _write(self, step: int) -> str | None:
         """Write this rank's state on its desk; a text: it could not. Every rank runs through engine.save."""
         try:

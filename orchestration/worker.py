@@ -8,6 +8,7 @@ come through `get_dataset_shard` and nowhere else. Nothing that is called below 
 
 import os
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -19,6 +20,7 @@ import ray.train
 import torch
 import torch.distributed as dist
 
+from data.retries import be_patient
 from data.storage import fetch, is_remote, publish
 from model.export import export_objective
 from model.objectives.catalogue import build_objective
@@ -32,7 +34,8 @@ from orchestration.gauges import WorkerGauges, group_peak
 from orchestration.group import worker_device
 from orchestration.journal import Journal
 from orchestration.plan import step_plan
-from orchestration.saving import load, save
+from orchestration.resuming import agree, load
+from orchestration.saving import Saver, SavingError, Spent
 from orchestration.schedule import learning_rate
 from orchestration.steps import evaluate, train_steps
 from orchestration.stream import parts_of
@@ -40,6 +43,7 @@ from orchestration.weights import fetch_weights
 
 # Of an evaluation's scores: what the model card shows in its own words, or not at all.
 KNOWN = ("loss", "targets")
+SETTLE_SECONDS = 30  # for the save that is on its way when training ends with an error
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,8 @@ class Job:
     recipe: str
     """The run's config.yaml, for the model card."""
     steps_per_epoch: int
+    evaluates_before: Callable[[int], bool]
+    """Whether held-out rows come before a step: of the stream's plan."""
     dump_batches: str | None
     fault: str | None
     pacer: Any
@@ -70,6 +76,7 @@ def pretrain_worker(job: Job) -> None:
             f"rank {rank} on {socket.gethostname()}: {run} is not there; storage must be a folder that every node "
             f"mounts, or a bucket (storage=s3://BUCKET/FOLDER)"
         )
+    be_patient(tell=lambda text: job.pacer.warn.remote(f"rank {rank}: {text}"))
     device = worker_device()
     share_cores(ray.train.get_context().get_local_world_size(), device)
     bf16 = uses_bf16(pretrain.precision, device)
@@ -91,10 +98,11 @@ def pretrain_worker(job: Job) -> None:
         device=device,
     )
 
-    shard = ray.train.get_dataset_shard("rows")
-    start: Any = ray.get(job.pacer.start.remote())  # where the stream begins: the only source of that number
-    if start:
-        load(engine, checkpoint.folder_of(run, start))
+    owner = checkpoint.owner_of(config, job.tokenizer["fingerprint"], job.data)
+    beginning = agree(run, owner, lambda text: job.pacer.warn.remote(text), job.pacer)
+    shard = ray.train.get_dataset_shard("rows")  # of the stream that begins where the ranks agreed to begin
+    start = beginning.step
+    load(engine, run, beginning)
     journal = Journal(run, start, job.steps_per_epoch, job.pacer) if rank == 0 else None
     gauges = WorkerGauges(
         config.name,
@@ -109,6 +117,21 @@ def pretrain_worker(job: Job) -> None:
     if dump_folder:
         metrics.cut(dump_folder / f"rank{rank}.jsonl", start)
     beacon = Beacon(rank, fault_of(job.fault) if job.fault and start == 0 else None)
+    saver = Saver(
+        run,
+        config.checkpoints,
+        engine,
+        rank=rank,
+        ranks=dist.get_world_size(),
+        pacer=job.pacer,
+        beginning=beginning,
+        owner=owner,
+        made_by={"zero_stage": config.zero.stage, "precision": "bf16" if bf16 else "fp32"},
+        last_step=pretrain.steps,
+        carry=journal.carry if journal else None,
+        passes=beacon.passes,
+    )
+    spent = Spent(beginning, dist.get_world_size())
     feed = Feed(rank, config.seed, pretrain.micro_batch, accumulation, job.tokenizer["pad_id"], dump_folder)
     rate = partial(
         learning_rate,
@@ -128,6 +151,8 @@ def pretrain_worker(job: Job) -> None:
                     journal.write_evaluation(step, scores)
                 gauges.evaluation(scores)
                 clock.lap()
+                if saver.evaluated(step, scores["loss"], spent.so_far()):
+                    gauges.checkpoint(clock.lap()[0])
                 continue
             asked_to_stop = journal.asked_to_stop if journal else lambda: False
             steps = feed.steps(parts, step, gauges.read, beacon.at)
@@ -136,21 +161,28 @@ def pretrain_worker(job: Job) -> None:
                 if journal:
                     journal.write_step(record, *lap)
                 gauges.step(record, *lap)
-                if step % config.checkpoints.every_steps == 0 or step == pretrain.steps or record.is_last:
-                    if journal:
-                        journal.carry()  # before the checkpoint: a run that resumes there has all lines
+                spent.add(record.metrics["tokens"], lap[0])
+                # A state that is evaluated is saved after that, with its loss.
+                if record.is_last or (saver.is_due(step) and not job.evaluates_before(step)):
                     beacon.at("saving")
-                    save(engine, run, config, step)
+                    saver.save(step, None, spent.so_far())
                     gauges.checkpoint(clock.lap()[0])
                 if record.is_last:
+                    saver.finish()
                     ray.get(job.pacer.stopped.remote(step))
                     return
-    except FloatingPointError as error:  # on all ranks alike, and the same again after a restart
+        beacon.at("saving")
+        saver.finish()
+    except (FloatingPointError, SavingError) as error:  # on all ranks alike, and the same again after a restart
+        saver.settle(SETTLE_SECONDS)
         ray.get(job.pacer.fail.remote(str(error)))
         return
     except Exception as error:
+        saver.settle(SETTLE_SECONDS)
         raise RuntimeError(f"rank {rank}, step {step}: {type(error).__name__}: {error}") from error
 
+    if rank == 0:
+        ray.get(job.pacer.tell.remote(saver.told()))
     beacon.at("exporting")
     state = engine.full_state()  # every rank takes part in gathering
     if journal:
