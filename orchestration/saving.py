@@ -1,17 +1,15 @@
 """A worker's side of saving: the state goes to a disk of the node, all else happens beside training.
 
 In: engine, step, held-out loss and what was spent. Out: a checkpoint (orchestration/checkpoint.py) in the storage, or a
-fault that all ranks know of. What training waits for is `engine.save`, and an earlier save that is still on its way; a
-thread of each rank then hashes its files and delivers them, and rank 0's writes the metrics' lines before them, the
-manifest behind them, and deletes what is not kept. Ranks agree through the pacer (orchestration/agreement.py).
+fault that all ranks know of. What training waits for is `engine.save`, and an earlier save that is still on its way;
+a thread hands over the rest (orchestration/handover.py).
 
 A save that fails (a full disk, storage that is away for longer than data/retries.py waits) does not end a run: what is
-in memory is worth more than the few steps that would be redone. It is said, its remains are removed, where the disk was
+in memory is worth more than the steps that would be redone. It is said, its remains are removed, where the disk was
 full older checkpoints than the newest and the best are given up, and the next save is tried. MOST_FAILURES in a row
-end the run, and so does a failed save at the end, or when the run is told to stop: then nothing would be left of it.
+end the run, and so does a failed save at the end, or when the run is told to stop: nothing would be left of it then.
 """
 
-import errno
 import logging
 import math
 import shutil
@@ -23,20 +21,15 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import ray
-from ray.exceptions import RayError
-
-from data.delivery import deliver, desk_of
-from data.storage import remove, shown
 from orchestration import checkpoint
 from orchestration.config import Checkpoints
 from orchestration.engine import DeepSpeedEngine
+from orchestration.handover import Handover
 from orchestration.resuming import Beginning
 
 logger = logging.getLogger(__name__)
 
 MOST_FAILURES = 3  # in a row; at the default cadence 1,500 steps without a checkpoint
-_FULL = "the disk is full"
 PACKAGES = ("torch", "deepspeed", "ray", "transformers", "cloze")
 
 
@@ -59,7 +52,6 @@ class Saver:
         beginning: Beginning,
         owner: Mapping[str, Any],
         made_by: Mapping[str, Any],
-        last_step: int,
         carry: Callable[[], None] | None = None,
         passes: Callable[[str, int], None] = lambda point, step: None,
     ) -> None:
@@ -67,12 +59,10 @@ class Saver:
         storage. `passes` is told the points of a save: saving:state, saving:file (behind each one), saving:manifest
         (before it), saving:retention.
         """
-        self._run, self._engine, self._pacer, self._owner = run, engine, pacer, owner
-        self._rank, self._ranks = rank, ranks
-        self._every, self._keep, self._last_step = checkpoints.every_steps, checkpoints.keep, last_step
+        self._run, self._engine, self._rank, self._owner = run, engine, rank, owner
+        self._every, self._passes = checkpoints.every_steps, passes
         self._made_by = {"world_size": ranks, **made_by}
-        self._carry, self._passes = carry, passes
-        self._desk = desk_of(run, f"rank-{rank:04d}")
+        self._handover = Handover(run, checkpoints.keep, rank, ranks, pacer, owner, carry, passes)
         self._begun, self._saved = beginning.step, beginning.step
         self._best = beginning.best_loss
         self._judged = beginning.manifest is None or beginning.manifest.get("eval_loss") is not None
@@ -86,13 +76,13 @@ class Saver:
         """What the threads took beside it."""
         self.saves = 0
         # What kills left there, whichever rank's it was. No rank writes before all have come this far.
-        shutil.rmtree(self._desk.parent, ignore_errors=True)
+        shutil.rmtree(self._handover.desk.parent, ignore_errors=True)
 
-    def is_due(self, step: int) -> bool:
-        """Whether the cadence asks for the state before `step`."""
-        return step > self._begun and (step % self._every == 0 or step == self._last_step)
+    def is_due(self, step: int, is_end: bool = False) -> bool:
+        """Whether the cadence, or the end of the run, asks for the state before `step`."""
+        return step > self._begun and (is_end or step % self._every == 0)
 
-    def evaluated(self, step: int, loss: float, spent: Mapping[str, float]) -> bool:
+    def evaluated(self, step: int, loss: float, spent: Mapping[str, float], is_end: bool = False) -> bool:
         """The state before `step` was evaluated: save it where that is due, or where it is the best so far.
 
         Returns whether it did. `loss`: no number for a state that cannot be trusted, which is never the best.
@@ -100,7 +90,7 @@ class Saver:
         if step == self._begun or step == self._saved:
             self._judge(step, loss)
             return False
-        if self.is_due(step) or loss < self._best:
+        if self.is_due(step, is_end) or loss < self._best:
             self.save(step, loss, spent)
             return True
         return False
@@ -134,7 +124,9 @@ class Saver:
         begun = time.perf_counter()
         self._await()
         self.stall_seconds += time.perf_counter() - begun
-        self._clear()
+        self._handover.clear()
+        with suppress(OSError):  # another rank's desk is still there
+            self._handover.desk.parent.rmdir()
         if self._fault is not None:
             raise SavingError(self._fault)
 
@@ -154,18 +146,26 @@ class Saver:
     def _write(self, step: int) -> str | None:
         """Write this rank's state on its desk; a text: it could not. Every rank runs through engine.save."""
         try:
-            shutil.rmtree(self._desk, ignore_errors=True)
-            self._desk.mkdir(parents=True, exist_ok=True)
+            shutil.rmtree(self._handover.desk, ignore_errors=True)
+            self._handover.desk.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            fault = self._say(step, self._desk, error)
+            fault = self._handover.say(step, self._handover.desk, error)
             with suppress(OSError):
-                self._engine.save(self._desk)  # the other ranks wait in there
+                self._engine.save(self._handover.desk)  # the other ranks wait in there
             return fault
         try:
-            self._engine.save(self._desk)
+            self._engine.save(self._handover.desk)
         except OSError as error:
-            return self._say(step, self._desk, error)
+            return self._handover.say(step, self._handover.desk, error)
         return None
+
+    def _finish(self, step: int, facts: dict[str, Any], fault: str | None) -> None:
+        """The thread."""
+        begun = time.perf_counter()
+        self._fault = self._handover.complete(step, facts, fault)
+        if self._fault is None and facts["eval_loss"] is not None:
+            self._best = min(self._best, facts["eval_loss"])
+        self.beside_seconds += time.perf_counter() - begun
 
     def _await(self) -> None:
         """Wait for the threads, and count failures in a row: the same on all ranks."""
@@ -176,89 +176,6 @@ class Saver:
             self._thread.join()
             self._thread = None
             self._failures = self._failures + 1 if self._fault else 0
-
-    def _finish(self, step: int, facts: dict[str, Any], fault: str | None) -> None:
-        """The thread: deliver this rank's files, agree, and on rank 0 make a checkpoint of them all.
-
-        Every rank speaks, and rank 0 gives a verdict, whatever happens: the others wait for them.
-        """
-        begun = time.perf_counter()
-        word = self._guarded(step, lambda: self._bring(step)) if fault is None else fault
-        self._clear()
-        try:
-            ray.get(self._pacer.delivered.remote(step, self._rank, word))
-            if self._rank == 0:
-                fault = self._guarded(step, lambda: self._conclude(step, facts))
-                if fault is not None:
-                    ray.get(self._pacer.warn.remote(f"a save failed, training goes on: {fault}"))
-                ray.get(self._pacer.settle.remote(step, fault))
-            self._fault = ray.get(self._pacer.verdict.remote(step))
-        except RayError as error:  # the driver is gone, and this process will be
-            self._fault = f"rank {self._rank}, step {step}: no word from the driver: {error}"
-        if self._fault is None and facts["eval_loss"] is not None:
-            self._best = min(self._best, facts["eval_loss"])
-        self.beside_seconds += time.perf_counter() - begun
-
-    def _guarded(self, step: int, work: Callable[[], Any]) -> Any:
-        """The result of `work`, or what went wrong as a text: nobody above a thread would hear of it."""
-        try:
-            return work()
-        except Exception as error:
-            logger.exception("saving")
-            return f"rank {self._rank}, step {step}: {type(error).__name__}: {error}"
-
-    def _bring(self, step: int) -> dict[str, dict[str, Any]] | str:
-        """Hash and deliver this rank's files; a text: it could not."""
-        files: dict[str, dict[str, Any]] = {}
-        folder = checkpoint.folder_of(self._run, step)
-        for file in sorted(path for path in self._desk.rglob("*") if path.is_file()):
-            name = file.relative_to(self._desk).as_posix()
-            try:
-                files[name] = {"bytes": file.stat().st_size, "hash": checkpoint.digest(file)}
-                deliver(file, folder / name)
-            except OSError as error:
-                return self._say(step, folder / name, error)
-            self._passes("saving:file", step)
-        return files
-
-    def _conclude(self, step: int, facts: dict[str, Any]) -> str | None:
-        """Rank 0, once all ranks have spoken: lines of metrics, manifest, retention; a text: it does not count."""
-        files: Any = ray.get(self._pacer.deliveries.remote(step, self._ranks))
-        fault = files if isinstance(files, str) else self._commit(step, {**facts, "files": files})
-        return None if fault is None else fault + self._give_up(step, fault)
-
-    def _commit(self, step: int, manifest: dict[str, Any]) -> str | None:
-        folder = checkpoint.folder_of(self._run, step)
-        try:
-            if self._carry:
-                self._carry()  # before the checkpoint counts: a run that resumes there has all lines
-            self._passes("saving:manifest", step)
-            self._put_manifest(folder, manifest)
-        except OSError as error:
-            return self._say(step, folder / checkpoint.MANIFEST, error)
-        self._passes("saving:retention", step)
-        try:
-            checkpoint.retain(self._run, step, self._keep, self._owner)
-        except OSError as error:  # the save counts all the same, and the next one deletes what this one did not
-            logger.warning("checkpoints that are not kept could not be deleted: %s", error)
-        return None
-
-    def _put_manifest(self, folder: Path, manifest: dict[str, Any]) -> None:
-        self._desk.mkdir(parents=True, exist_ok=True)
-        checkpoint.write_json(self._desk / checkpoint.MANIFEST, manifest)
-        deliver(self._desk / checkpoint.MANIFEST, folder / checkpoint.MANIFEST)
-
-    def _give_up(self, step: int, fault: str) -> str:
-        """Remove what there is of a failed save; on a full disk also what is neither the newest nor the best."""
-        try:
-            remove(checkpoint.folder_of(self._run, step))
-            if _FULL not in fault:
-                return ""
-            newest = checkpoint.newest(self._run, self._owner)[0]
-            gone = checkpoint.retain(self._run, newest, 1, self._owner) if newest else []
-            return f"; deleted to make room: {', '.join(folder.name for folder in gone)}" if gone else ""
-        except OSError as error:
-            return f"; and its remains could not be removed: {error}"
 
     def _judge(self, step: int, loss: float) -> None:
         """An evaluation of what was saved before it: its manifest gets the loss."""
@@ -278,24 +195,9 @@ class Saver:
         try:
             manifest = checkpoint.read_manifest(folder, self._owner)
             if isinstance(manifest, dict):
-                self._put_manifest(folder, {**manifest, "eval_loss": loss})
+                self._handover.put_manifest(folder, {**manifest, "eval_loss": loss})
         except OSError as error:
             logger.warning("the held-out loss of %s could not be written: %s", folder.name, error)
-
-    def _clear(self) -> None:
-        """Leave no desk behind, nor the folder of desks where it was the last."""
-        shutil.rmtree(self._desk, ignore_errors=True)
-        with suppress(OSError):
-            self._desk.parent.rmdir()
-
-    def _say(self, step: int, place: Path, error: OSError) -> str:
-        """One line: who, when, where, what, and how full the disk is."""
-        there = next(folder for folder in (place, *place.parents) if folder.exists())
-        free = shutil.disk_usage(there).free
-        # torch's own words for a full disk name no cause.
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error) or free < 2**20
-        cause = _FULL if full else " ".join(str(error).split())[:300]
-        return f"rank {self._rank}, step {step}: {shown(place)}: {cause} ({free / 1e6:,.1f} MB free on {there})"
 
 
 def _version(package: str) -> str | None:

@@ -53,13 +53,11 @@ class Plan:
     """Visits of each source's rows per epoch."""
     needs_draws: bool = False
     """The objective samples tokens."""
-    evaluates: bool = True
-    """There are held-out rows."""
 
     def evaluates_before(self, step: int) -> bool:
         """Whether held-out rows are evaluated before `step` is trained."""
         every = self.eval_every_steps
-        return self.evaluates and (step in (0, self.steps) or (every is not None and step % every == 0))
+        return step in (0, self.steps) or (every is not None and step % every == 0)
 
 
 @lru_cache(maxsize=2)

@@ -100,7 +100,6 @@ def pretrain(
         masking=config.masking,
         weights=weights,
         needs_draws=config.objective.needs_draws,
-        evaluates=store.held_out.num_rows > 0,
     )
     start = f"{config.name}-{os.getpid()}-{os.urandom(3).hex()}"
     # Named, as two runs may share a namespace; on the driver's own node, for it must not end with another.
@@ -114,7 +113,7 @@ def pretrain(
         data=store.path.name,
         recipe=to_yaml(config),
         steps_per_epoch=order_of(store, weights, config.seed, config.pretrain.global_batch).steps_per_epoch,
-        evaluates_before=plan.evaluates_before,
+        evaluates_before=plan.evaluates_before if store.held_out.num_rows else never,
         dump_batches=str(Path(dump_batches).absolute()) if dump_batches else None,
         fault=os.environ.get("CLOZE_FAULT"),
         pacer=pacer,
@@ -161,6 +160,11 @@ def pretrain(
     text = "step {step:,}/{steps:,}  loss {loss:.3f}  {tokens_per_second:,.0f} tokens/s"
     update(text.format(steps=config.pretrain.steps, **last), 1.0, **last, eval_loss=summary["eval_loss_after"])
     return summary
+
+
+def never(step: int) -> bool:
+    """Without held-out rows nothing is evaluated."""
+    return False
 
 
 def summarise(config: Config, run: Path, store: Store) -> dict[str, Any]:

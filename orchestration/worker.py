@@ -35,7 +35,7 @@ from orchestration.group import worker_device
 from orchestration.journal import Journal
 from orchestration.plan import step_plan
 from orchestration.resuming import agree, load
-from orchestration.saving import Saver, SavingError, Spent
+from orchestration.saving import Saver, SavingError
 from orchestration.schedule import learning_rate
 from orchestration.steps import evaluate, train_steps
 from orchestration.stream import parts_of
@@ -61,7 +61,7 @@ class Job:
     """The run's config.yaml, for the model card."""
     steps_per_epoch: int
     evaluates_before: Callable[[int], bool]
-    """Whether held-out rows come before a step: of the stream's plan."""
+    """Whether held-out rows are evaluated before a step is trained, or behind the last one."""
     dump_batches: str | None
     fault: str | None
     pacer: Any
@@ -127,11 +127,9 @@ def pretrain_worker(job: Job) -> None:
         beginning=beginning,
         owner=owner,
         made_by={"zero_stage": config.zero.stage, "precision": "bf16" if bf16 else "fp32"},
-        last_step=pretrain.steps,
         carry=journal.carry if journal else None,
         passes=beacon.passes,
     )
-    spent = Spent(beginning, dist.get_world_size())
     feed = Feed(rank, config.seed, pretrain.micro_batch, accumulation, job.tokenizer["pad_id"], dump_folder)
     rate = partial(
         learning_rate,
@@ -142,6 +140,7 @@ def pretrain_worker(job: Job) -> None:
     )
     clock = Clock()
     step, scores = start, {}
+    is_end, spent = False, dict[str, float]()
     try:
         for is_evaluation, parts in groupby(clock.waiting(parts_of(shard, rank)), key=lambda part: part.evaluation):
             if is_evaluation:
@@ -151,7 +150,7 @@ def pretrain_worker(job: Job) -> None:
                     journal.write_evaluation(step, scores)
                 gauges.evaluation(scores)
                 clock.lap()
-                if saver.evaluated(step, scores["loss"], spent.so_far()):
+                if saver.evaluated(step, scores["loss"], spent, is_end):
                     gauges.checkpoint(clock.lap()[0])
                 continue
             asked_to_stop = journal.asked_to_stop if journal else lambda: False
@@ -161,11 +160,11 @@ def pretrain_worker(job: Job) -> None:
                 if journal:
                     journal.write_step(record, *lap)
                 gauges.step(record, *lap)
-                spent.add(record.metrics["tokens"], lap[0])
+                is_end = step == pretrain.steps
                 # A state that is evaluated is saved after that, with its loss.
-                if record.is_last or (saver.is_due(step) and not job.evaluates_before(step)):
+                if record.is_last or (saver.is_due(step, is_end) and not job.evaluates_before(step)):
                     beacon.at("saving")
-                    saver.save(step, None, spent.so_far())
+                    saver.save(step, None, spent)
                     gauges.checkpoint(clock.lap()[0])
                 if record.is_last:
                     saver.finish()
