@@ -17,6 +17,7 @@ import ray
 from ray.exceptions import RayError
 
 from data.delivery import deliver, desk_of
+from data.retries import at_once
 from data.storage import remove, shown
 from orchestration import checkpoint
 
@@ -118,14 +119,16 @@ class Handover:
     def _give_up(self, step: int, fault: str) -> str:
         """Remove what there is of a failed save; on a full disk also what is neither the newest nor the best."""
         try:
-            remove(checkpoint.folder_of(self._run, step))
-            if _FULL not in fault:
-                return ""
-            newest = checkpoint.newest(self._run, self._owner)[0]
-            gone = checkpoint.retain(self._run, newest, 1, self._owner) if newest else []
+            with at_once():  # storage that is away was waited for; the remains do not count, and go with a later save
+                remove(checkpoint.folder_of(self._run, step))
+                if _FULL not in fault:
+                    return ""
+                newest = checkpoint.newest(self._run, self._owner)[0]
+                gone = checkpoint.retain(self._run, newest, 1, self._owner) if newest else []
             return f"; deleted to make room: {', '.join(folder.name for folder in gone)}" if gone else ""
         except OSError as error:
-            return f"; and its remains could not be removed: {error}"
+            logger.warning("the remains of the save at step %d could not be removed: %s", step, error)
+            return ""
 
     def clear(self) -> None:
         """Leave nothing on the desk."""

@@ -54,10 +54,11 @@ def agree(run: Path, owner: Mapping[str, Any], warn: Callable[[str], object], pa
     node has a copy of the checkpoint then, which `load` takes away again. Raises OSError where storage cannot be read.
     """
     rank, near = dist.get_rank(), neighbours(run)
+    named: set[str] = set()
     while True:
         step, manifest, complaints, best = _of_rank_0(lambda: _look(run, owner))
         if rank == 0:
-            for complaint in complaints:
+            for complaint in (c for c in complaints if c.partition(":")[0] not in named):
                 warn(f"checkpoint passed over: {complaint}")
         if manifest is None:
             break
@@ -73,6 +74,7 @@ def agree(run: Path, owner: Mapping[str, Any], warn: Callable[[str], object], pa
         if near.place == 0:
             forget(folder)
         dist.barrier()
+        named.add(folder.name)
         if rank == 0:
             checkpoint.set_aside(folder)
             warn(f"checkpoint passed over: {folder.name}: {'; '.join(faults)}")
