@@ -90,7 +90,7 @@ def _storage(survey: Survey) -> Iterator[Finding]:
         if fault := facts["storage"] or survey.unseen.get(place.id):
             fine = False
             yield Finding(
-                "storage", "fault", survey.label(place), f"{survey.config.storage}: {fault}",
+                "storage", "fault", survey.label(place), f"{survey.config.storage}: {fault} (host {facts['host']})",
                 "give storage=FOLDER that all nodes mount and may write to (NFS, EFS), or storage=s3://BUCKET/FOLDER",
             )  # fmt: skip
     if fine:

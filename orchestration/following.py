@@ -53,7 +53,7 @@ def _follow(pacer: Any, steps: int, update: Update, ended: threading.Event, aske
     import ray
     from ray.exceptions import RayError
 
-    facts, begun = dict[str, Any](), time.monotonic()
+    facts, begun, warned = dict[str, Any](), time.monotonic(), 0
     while not ended.wait(POLL_SECONDS):
         try:
             news: Any = ray.get(pacer.news.remote(), timeout=5)
@@ -62,6 +62,10 @@ def _follow(pacer: Any, steps: int, update: Update, ended: threading.Event, aske
             continue
         for line in news["log"]:
             logger.warning("%s", line)
+        for warning in news["warnings"][warned:]:
+            logger.warning("%s", warning)
+            facts["warning"] = warning
+        warned = len(news["warnings"])
         line, missing = news["line"], news["lost"] or not news["line"]
         if asked.is_set() and not line:
             _thread.interrupt_main()  # nothing is trained yet: nothing to save

@@ -4,6 +4,8 @@ In: records of steps and evaluations. Out: the file (orchestration/metrics.py), 
 to stop or to move. Knows Ray only as the way to the pacer.
 """
 
+import logging
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,8 @@ import ray
 from orchestration import metrics
 from orchestration.pacer import Wish
 from orchestration.steps import StepRecord
+
+logger = logging.getLogger(__name__)
 
 CARRY_SECONDS = 30  # metrics reach a bucket this often, and at every checkpoint
 
@@ -28,6 +32,7 @@ class Journal:
         self.carry = self._writer.carry
         self.finish = self._writer.finish
         self._carried = time.monotonic()
+        self._carrier = threading.Thread()
         self._answer: Any = None  # of the pacer: looked at when it is there, never waited for
         self._wish = Wish()
 
@@ -48,9 +53,17 @@ class Journal:
         self._writer.write(line)
         answer = self._pacer.begin.remote(record.step + 1, line)
         self._answer = self._answer or answer
-        if time.monotonic() - self._carried > CARRY_SECONDS:
-            self.carry()
+        if time.monotonic() - self._carried > CARRY_SECONDS and not self._carrier.is_alive():
+            self._carrier = threading.Thread(target=self._carry_beside, daemon=True, name="cloze-metrics-carrier")
+            self._carrier.start()
             self._carried = time.monotonic()
+
+    def _carry_beside(self) -> None:
+        """Training does not wait for the storage; a checkpoint does (orchestration/saving.py)."""
+        try:
+            self.carry()
+        except OSError as error:
+            logger.warning("lines of metrics are not in the storage yet: %s", error)
 
     def wish(self) -> Wish:
         """What the pacer asked for, of late."""

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 import ray
 
+from orchestration.agreement import Agreement
+
 LOOKAHEAD_STEPS = 48  # at least one segment of the stream, else generation and training wait for each other
 
 
@@ -23,10 +25,11 @@ class Wish(NamedTuple):
 
 
 @ray.remote(num_cpus=0)
-class Pacer:
+class Pacer(Agreement):
     """The one meeting point of driver, workers and generation: the cursor, the step in work, the newest record."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._start = 0
         self._generation = 0
         self._restarts = 0
@@ -54,6 +57,7 @@ class Pacer:
         self._workers = workers
         self._moving = False
         self._signs = {}
+        self._forget_saves()
         self._moved.set()
         return self._generation
 
@@ -148,6 +152,7 @@ class Pacer:
             "lost": self._lost,
             "trouble": self._trouble,
             "log": log,
+            "warnings": await self.warnings(),
         }
 
     async def tell(self, facts: dict[str, Any]) -> None:

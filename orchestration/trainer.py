@@ -13,6 +13,7 @@ from typing import Any
 
 from data.config import UserError
 from data.prepare import prepare
+from data.retries import be_patient
 from data.storage import fetch, fetch_once, publish, shown
 from data.store import Store
 from data.tally import TOLD
@@ -79,8 +80,6 @@ def pretrain(
     from orchestration.worker import Job, pretrain_worker
 
     faults_of(os.environ.get("CLOZE_FAULT", ""))  # a test's mistake is told before anything starts
-    for complaint in checkpoint.newest(run)[2]:
-        logger.warning("checkpoint passed over: %s", complaint)
     weights = config.corpus.weights
     plan = Plan(
         run=str(run),
@@ -106,6 +105,7 @@ def pretrain(
         data=store.path.name,
         recipe=to_yaml(config),
         steps_per_epoch=order_of(store, weights, config.seed, config.pretrain.global_batch).steps_per_epoch,
+        evaluates_before=plan.evaluates_before if store.held_out.num_rows else never,
         dump_batches=str(Path(dump_batches).absolute()) if dump_batches else None,
         fault=os.environ.get("CLOZE_FAULT"),
         pacer=pacer,
@@ -148,19 +148,28 @@ def pretrain(
         raise KeyboardInterrupt(f"stopped and saved at step {step:,}; the same command goes on from there")
     if failure := ray.get(pacer.failure.remote()):
         raise RuntimeError(failure)
-    metrics.bring(run / "metrics.jsonl")
     facts: Any = ray.get(pacer.facts.remote())
+    be_patient()
+    metrics.bring(run / "metrics.jsonl")
     summary = {**summarise(config, run, store), **facts}
     write_json(run / "summary.json", summary)
     publish(run / "summary.json")
+    be_patient(0)
     last = {"step": summary["steps"], "loss": summary["loss"], "tokens_per_second": summary["tokens_per_second"]}
     text = "step {step:,}/{steps:,}  loss {loss:.3f}  {tokens_per_second:,.0f} tokens/s"
     update(text.format(steps=config.pretrain.steps, **last), 1.0, **last, eval_loss=summary["eval_loss_after"])
     return summary
 
 
+def never(step: int) -> bool:
+    """Without held-out rows nothing is evaluated."""
+    return False
+
+
 def summarise(config: Config, run: Path, store: Store) -> dict[str, Any]:
-    """summary.json: from metrics.jsonl, which restarts do not falsify, and the store's counts."""
+    """summary.json: from metrics.jsonl, which restarts do not falsify, the store's counts, and the checkpoints."""
+    owner = checkpoint.owner_of(config, store.manifest["tokenizer"]["fingerprint"], store.path.name)
+    best = checkpoint.best(run, owner)
     lines = list(metrics.read(run / "metrics.jsonl"))
     steps = [line for line in lines if "loss" in line]
     evaluations = [line for line in lines if "eval_loss" in line]
@@ -186,6 +195,9 @@ def summarise(config: Config, run: Path, store: Store) -> dict[str, Any]:
         "rows": store.train.num_rows,
         "held_out_rows": store.held_out.num_rows,
         **{name: store.manifest[name] for name in TOLD},
+        "best_checkpoint": best and {
+            "path": shown(checkpoint.folder_of(run, best["step"])), "step": best["step"], "loss": best["eval_loss"],
+        },
         "export": shown(run / "export"),
     }
 

@@ -9,6 +9,7 @@ come through `get_dataset_shard` and nowhere else. Nothing that is called below 
 import os
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -20,6 +21,7 @@ import ray.train
 import torch
 import torch.distributed as dist
 
+from data.retries import be_patient
 from data.storage import fetch, is_remote, publish
 from model.export import export_objective
 from model.objectives.catalogue import build_objective
@@ -35,7 +37,8 @@ from orchestration.group import leaving, worker_device
 from orchestration.journal import Journal
 from orchestration.plan import step_plan
 from orchestration.policies import OTHERS, Moved
-from orchestration.saving import load, save
+from orchestration.resuming import agree, load
+from orchestration.saving import Saver, SavingError
 from orchestration.schedule import learning_rate
 from orchestration.steps import evaluate, train_steps
 from orchestration.stream import parts_of
@@ -46,6 +49,7 @@ from orchestration.weights import fetch_weights
 KNOWN = ("loss", "targets")
 # A rank whose peer died knows nothing of the cause: Ray hears of the dead one first.
 SPEAKS_LAST_SECONDS = 3
+SETTLE_SECONDS = 30  # for the save that is on its way when training ends with an error
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,8 @@ class Job:
     recipe: str
     """The run's config.yaml, for the model card."""
     steps_per_epoch: int
+    evaluates_before: Callable[[int], bool]
+    """Whether held-out rows are evaluated before a step is trained, or behind the last one."""
     dump_batches: str | None
     fault: str | None
     pacer: Any
@@ -79,6 +85,7 @@ def pretrain_worker(job: Job) -> None:
     beacon = Beacon(rank)
     watchdog = Watchdog(beacon, config.scaling.stuck_seconds, job.pacer).start()
     spot.watch_node()
+    be_patient(tell=lambda text: job.pacer.warn.remote(f"rank {rank}: {text}"))
     device = worker_device()
     share_cores(ray.train.get_context().get_local_world_size(), device)
     bf16 = uses_bf16(pretrain.precision, device)
@@ -100,12 +107,13 @@ def pretrain_worker(job: Job) -> None:
         device=device,
     )
 
-    shard = ray.train.get_dataset_shard("rows")
-    start: Any = ray.get(job.pacer.start.remote())  # where the stream begins: the only source of that number
+    owner = checkpoint.owner_of(config, job.tokenizer["fingerprint"], job.data)
+    beginning = agree(run, owner, lambda text: job.pacer.warn.remote(text), job.pacer)
+    shard = ray.train.get_dataset_shard("rows")  # of the stream that begins where the ranks agreed to begin
+    start = beginning.step
     generation: Any = ray.get(job.pacer.generation.remote())
     beacon.strike = dict(enumerate(faults_of(job.fault or ""), start=1)).get(generation)
-    if start:
-        load(engine, checkpoint.folder_of(run, start))
+    load(engine, run, beginning)
     journal = Journal(run, start, job.steps_per_epoch, dist.get_world_size(), job.pacer) if rank == 0 else None
     gauges = WorkerGauges(
         config.name,
@@ -119,6 +127,19 @@ def pretrain_worker(job: Job) -> None:
     dump_folder = Path(job.dump_batches) if job.dump_batches else None
     if dump_folder:
         metrics.cut(dump_folder / f"rank{rank}.jsonl", start)
+    saver = Saver(
+        run,
+        config.checkpoints,
+        engine,
+        rank=rank,
+        ranks=dist.get_world_size(),
+        pacer=job.pacer,
+        beginning=beginning,
+        owner=owner,
+        made_by={"zero_stage": config.zero.stage, "precision": "bf16" if bf16 else "fp32"},
+        carry=journal.carry if journal else None,
+        passes=beacon.passes,
+    )
     feed = Feed(rank, config.seed, pretrain.micro_batch, accumulation, job.tokenizer["pad_id"], dump_folder)
     rate = partial(
         learning_rate,
@@ -136,6 +157,7 @@ def pretrain_worker(job: Job) -> None:
         return leaving() or ("another number of workers fits" if journal and journal.wish().move else None)
 
     step, scores = start, {}
+    is_end, spent = False, dict[str, float]()
     try:
         parts_in_turn = clock.waiting(beacon.reading(parts_of(shard, rank)))
         for is_evaluation, parts in groupby(parts_in_turn, key=lambda part: part.evaluation):
@@ -146,6 +168,8 @@ def pretrain_worker(job: Job) -> None:
                     journal.write_evaluation(step, scores)
                 gauges.evaluation(scores)
                 clock.lap()
+                if saver.evaluated(step, scores["loss"], spent, is_end):
+                    gauges.checkpoint(clock.lap()[0])
                 continue
             steps = feed.steps(parts, step, gauges.read, beacon.at)
             for record in train_steps(engine, steps, rate, asked_to_stop, beacon.at, lambda: why_move() is not None):
@@ -153,28 +177,36 @@ def pretrain_worker(job: Job) -> None:
                 if journal:
                     journal.write_step(record, *lap)
                 gauges.step(record, *lap)
-                ends = step == pretrain.steps or record.is_last or record.moves
-                if step % config.checkpoints.every_steps == 0 or ends:
-                    if journal:
-                        journal.carry()  # before the checkpoint: a run that resumes there has all lines
+                is_end = step == pretrain.steps
+                # A state that is evaluated is saved after that, with its loss.
+                leaves = record.is_last or (record.moves and not is_end)
+                if leaves or (saver.is_due(step, is_end) and not job.evaluates_before(step)):
                     beacon.at("saving")
-                    save(engine, run, config, step)
+                    saver.save(step, None, spent)
                     gauges.checkpoint(clock.lap()[0])
                 if record.is_last:
+                    saver.finish()
                     ray.get(job.pacer.stopped.remote(step))
                     return
-                if record.moves and step < pretrain.steps:
+                if record.moves and not is_end:
+                    saver.finish()
                     raise Moved(f"saved at step {step}: {why_move() or OTHERS}")
-    except FloatingPointError as error:  # on all ranks alike, and the same again after a restart
+        beacon.at("saving")
+        saver.finish()
+    except (FloatingPointError, SavingError) as error:  # on all ranks alike, and the same again after a restart
+        saver.settle(SETTLE_SECONDS)
         ray.get(job.pacer.fail.remote(str(error)))
         return
     except Moved:
         raise
     except Exception as error:
+        saver.settle(SETTLE_SECONDS)
         if is_broken(error):
             time.sleep(SPEAKS_LAST_SECONDS)
         raise RuntimeError(f"rank {rank}, step {step}: {type(error).__name__}: {error}") from error
 
+    if rank == 0:
+        ray.get(job.pacer.tell.remote(saver.told()))
     beacon.at("exporting")
     state = engine.full_state()  # every rank takes part in gathering
     if journal:
