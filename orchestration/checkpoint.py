@@ -34,7 +34,7 @@ MANIFEST = "manifest.json"
 DAMAGED = "manifest.damaged.json"  # what a manifest is called once its files turned out to be others
 THREADS = 2  # of one rank that hashes: a GPU node has some cores to spare for each
 _NAME = re.compile(r"step-(\d+)")
-_NEEDED = {"step", "files", "world_size", "config", "tokenizer", "data"}
+_NEEDED = {"step", "files", "world_size", "zero_stage", "precision", "config", "tokenizer", "data"}
 
 Manifest = dict[str, Any]
 

@@ -111,12 +111,15 @@ class Scaling(Section):
 
 
 class Checkpoints(Section):
-    """When the training state is saved and how many saves are kept."""
+    """When the training state is saved and how many saves are kept. An evaluation that is the best so far is saved too,
+    and so are the end, and a run that is told to stop."""
 
     every_steps: Size = 500
-    """Optimizer steps between two saves."""
+    """Optimizer steps between two saves. Training waits for the write to a disk of the node; hashing and uploading go
+    on beside it. A save that fails is said, and the next one tried; three in a row end the run."""
     keep: Size = 2
-    """The newest ones that are kept, beside the one with the lowest held-out loss."""
+    """The newest ones that are kept, beside the one with the lowest held-out loss, which is never deleted. On a full
+    disk all but the newest and the best are given up."""
 
 
 class Cluster(Section):

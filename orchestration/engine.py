@@ -202,7 +202,13 @@ class DeepSpeedEngine:
         self.engine.save_checkpoint(str(folder), tag="state", save_latest=False)
         self._writer.raise_fault()
 
-    def load(self, folder: Path, saved_world_size: int | None = None, saved_stage: int | None = None) -> None:
+    def load(
+        self,
+        folder: Path,
+        saved_world_size: int | None = None,
+        saved_stage: int | None = None,
+        saved_precision: str | None = None,
+    ) -> None:
         """Read back what `save` wrote, at the same stage and number of ranks. All ranks must call it."""
         path, _ = self.engine.load_checkpoint(str(folder), tag="state")
         if path is None:

@@ -90,7 +90,8 @@ def load(engine: DeepSpeedEngine, run: Path, beginning: Beginning) -> None:
     if beginning.manifest is None:
         return
     folder = checkpoint.folder_of(run, beginning.step)
-    engine.load(folder, beginning.manifest["world_size"], beginning.manifest["zero_stage"])
+    manifest = beginning.manifest
+    engine.load(folder, manifest["world_size"], manifest["zero_stage"], manifest["precision"])
     near = neighbours(run)
     dist.barrier()
     if near.place == 0:

@@ -23,7 +23,8 @@ def made(run: Path, step: int, loss: float | None = None, owner: dict[str, Any] 
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(bytes([step % 256]) * (100 + rank))
         files[name] = {"bytes": 100 + rank, "hash": checkpoint.digest(folder / name)}
-    manifest = {"step": step, "world_size": world_size, "zero_stage": 1, **owner, "eval_loss": loss, "files": files}
+    made_by = {"world_size": world_size, "zero_stage": 1, "precision": "fp32"}
+    manifest = {"step": step, **made_by, **owner, "eval_loss": loss, "files": files}
     checkpoint.write_json(folder / "manifest.json", manifest)
     return folder
 
