@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from orchestration import universal
+from orchestration.deferral import DeferringWriter
 from orchestration.optimizer import adamw, clip
 
 Batch = dict[str, Tensor]
@@ -128,6 +129,8 @@ class DeepSpeedEngine:
             model=module, optimizer=optimizer, config=settings, dist_init_required=False
         )[0]
         self.module: nn.Module = self.engine.module
+        self.engine.checkpoint_engine = self._writer = DeferringWriter(self.engine.checkpoint_engine)
+        self.engine._copy_recovery_script = lambda folder: None  # an error there would be one rank's alone
         self._rescaled = False
         self._prepare()
 
@@ -231,11 +234,15 @@ class DeepSpeedEngine:
         return deepspeed.zero.GatheredParameters([tensor], modifier_rank=modifier_rank, enabled=sharded)
 
     def save(self, folder: Path) -> None:
-        """Write this rank's part of the training state under `folder`. All ranks must call it."""
+        """Write this rank's part of the training state under `folder`, which may be this rank's own.
+
+        All ranks must call it, and all return or raise together. Raises OSError where this rank could not write.
+        """
         self.engine.save_checkpoint(str(folder), tag=STATE, save_latest=False)
         kept = self._gathered(universal.kept_of(self.module))
         if kept:
-            self.engine.checkpoint_engine.save(kept, str(folder / STATE / KEPT))
+            self._writer.save(kept, str(folder / STATE / KEPT))
+        self._writer.raise_fault()
 
     def load(
         self,

@@ -28,8 +28,8 @@ from data.batches import PAIRS, Part, encode
 from data.config import Masking
 from data.masking import Vocabulary, mask_rows, mlm_probability, token_draws
 from data.order import Order, rank_rows
+from data.retries import be_patient
 from data.store import Store, TokenRows, open_store
-from orchestration import checkpoint
 
 SEGMENT_STEPS = 16  # of one part; LOOKAHEAD_STEPS are a multiple of it
 EVALUATION_VISIT = 2**32 - 1  # key of the masks of held-out rows: fixed, and no visit of training
@@ -79,6 +79,7 @@ def generate(
 
     The window behind the last one stands for the evaluation after the last step.
     """
+    be_patient()
     store, order = _open(plan)
     number = first_window + int(batch["id"][0])
     if number > order.window_of(plan.steps - 1):
@@ -162,10 +163,10 @@ def _blocks(parts: Iterator[Part]) -> Iterator[dict[str, list[bytes]]]:
 
 
 class Stream(DataConfig):
-    """Builds the stream at every start of the worker group, at the newest complete checkpoint.
+    """Builds the stream at every start of the worker group, at the checkpoint that its workers agreed on.
 
-    The one place that decides where a group starts: workers ask the pacer, so they load the very checkpoint that
-    the stream begins at. A Dataset handed to the trainer would replay from row 0 instead.
+    They do so before they ask for their shards (orchestration/resuming.py), and the pacer tells that one number to both
+    sides. A Dataset handed to the trainer would replay from row 0 instead.
     """
 
     def __init__(self, plan: Plan, pacer: Any) -> None:
@@ -175,8 +176,8 @@ class Stream(DataConfig):
 
     def configure(self, datasets: Any, world_size: int, *_: Any, **__: Any) -> list[dict[str, Any]]:
         """One shard per rank: {"rows": iterator}."""
-        start, _manifest, _complaints = checkpoint.newest(Path(self._plan.run))
-        stream: Any = ray.get(self._pacer.open.remote(start))
+        start: Any = ray.get(self._pacer.resumes_at.remote())
+        stream: Any = ray.get(self._pacer.open.remote(start, world_size))
         shards = build(self._plan, start, world_size, self._pacer, stream)
         return [dict.fromkeys(datasets, shard) for shard in shards]
 

@@ -8,6 +8,8 @@ come through `get_dataset_shard` and nowhere else. Nothing that is called below 
 
 import os
 import socket
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -19,30 +21,38 @@ import ray.train
 import torch
 import torch.distributed as dist
 
+from data.retries import be_patient
 from data.storage import fetch, is_remote, publish
 from model.activations import recompute_activations
 from model.export import export_objective
 from model.objectives.catalogue import build_objective
-from orchestration import checkpoint, metrics
+from orchestration import checkpoint, metrics, spot
 from orchestration.bad_steps import hint
-from orchestration.beacon import Beacon, fault_of, poison
+from orchestration.beacon import Beacon, faults_of, poison
+from orchestration.cause import is_broken
 from orchestration.clock import Clock
 from orchestration.config import Config
 from orchestration.engine import DeepSpeedEngine
 from orchestration.feed import Feed
 from orchestration.gate import Gate
 from orchestration.gauges import WorkerGauges, group_peak
-from orchestration.group import worker_device
+from orchestration.group import leaving, worker_device
 from orchestration.journal import Journal
 from orchestration.plan import step_plan
-from orchestration.saving import load, save
+from orchestration.policies import OTHERS, Moved
+from orchestration.resuming import agree, load
+from orchestration.saving import Saver, SavingError
 from orchestration.schedule import learning_rate
 from orchestration.steps import evaluate, train_steps
 from orchestration.stream import parts_of
+from orchestration.watchdog import Watchdog
 from orchestration.weights import fetch_weights
 
 # Of an evaluation's scores: what the model card shows in its own words, or not at all.
 KNOWN = ("loss", "targets")
+# A rank whose peer died knows nothing of the cause: Ray hears of the dead one first.
+SPEAKS_LAST_SECONDS = 3
+SETTLE_SECONDS = 30  # for the save that is on its way when training ends with an error
 
 
 @dataclass(frozen=True)
@@ -59,6 +69,8 @@ class Job:
     recipe: str
     """The run's config.yaml, for the model card."""
     steps_per_epoch: int
+    evaluates_before: Callable[[int], bool]
+    """Whether held-out rows are evaluated before a step is trained, or behind the last one."""
     dump_batches: str | None
     fault: str | None
     pacer: Any
@@ -73,6 +85,10 @@ def pretrain_worker(job: Job) -> None:
             f"rank {rank} on {socket.gethostname()}: {run} is not there; storage must be a folder that every node "
             f"mounts, or a bucket (storage=s3://BUCKET/FOLDER)"
         )
+    beacon = Beacon(rank)
+    watchdog = Watchdog(beacon, config.scaling.stuck_seconds, job.pacer).start()
+    spot.watch_node()
+    be_patient(tell=lambda text: job.pacer.warn.remote(f"rank {rank}: {text}"))
     device = worker_device()
     share_cores(ray.train.get_context().get_local_world_size(), device)
     precision = precision_of(pretrain.precision, device)
@@ -97,14 +113,16 @@ def pretrain_worker(job: Job) -> None:
         offload=config.zero.offload,
     )
 
-    shard = ray.train.get_dataset_shard("rows")
-    start: Any = ray.get(job.pacer.start.remote())  # where the stream begins: the only source of that number
-    if start:
-        folder = checkpoint.folder_of(run, start)
-        manifest = checkpoint.read_manifest(folder)
-        assert isinstance(manifest, dict), manifest  # the stream has read it before
-        load(engine, folder, manifest)
-    journal = Journal(run, start, job.steps_per_epoch, job.pacer) if rank == 0 else None
+    owner = checkpoint.owner_of(config, job.tokenizer["fingerprint"], job.data)
+    beginning = agree(run, owner, lambda text: job.pacer.warn.remote(text), job.pacer)
+    shard = ray.train.get_dataset_shard("rows")  # of the stream that begins where the ranks agreed to begin
+    start = beginning.step
+    generation: Any = ray.get(job.pacer.generation.remote())
+    beacon.strike = dict(enumerate(faults_of(job.fault or ""), start=1)).get(generation)
+    poison(engine.module, beacon, job.fault or "")
+    load(engine, run, beginning)
+    journal = Journal(run, start, job.steps_per_epoch, dist.get_world_size(), job.pacer) if rank == 0 else None
+    gate = Gate(pretrain.max_bad_steps, journal.write_bad if journal else lambda record: None, partial(hint, run))
     gauges = WorkerGauges(
         config.name,
         rank,
@@ -117,9 +135,19 @@ def pretrain_worker(job: Job) -> None:
     dump_folder = Path(job.dump_batches) if job.dump_batches else None
     if dump_folder:
         metrics.cut(dump_folder / f"rank{rank}.jsonl", start)
-    beacon = Beacon(rank, fault_of(job.fault) if job.fault and start == 0 else None)
-    poison(engine.module, beacon, job.fault or "")
-    gate = Gate(pretrain.max_bad_steps, journal.write_bad if journal else lambda record: None, partial(hint, run))
+    saver = Saver(
+        run,
+        config.checkpoints,
+        engine,
+        rank=rank,
+        ranks=dist.get_world_size(),
+        pacer=job.pacer,
+        beginning=beginning,
+        owner=owner,
+        made_by={"zero_stage": config.zero.stage, "precision": precision},
+        carry=journal.carry if journal else None,
+        passes=beacon.passes,
+    )
     feed = Feed(rank, config.seed, pretrain.micro_batch, accumulation, job.tokenizer["pad_id"], dump_folder)
     rate = partial(
         learning_rate,
@@ -129,39 +157,66 @@ def pretrain_worker(job: Job) -> None:
         schedule=pretrain.schedule,
     )
     clock = Clock()
+
+    def asked_to_stop() -> bool:
+        return journal is not None and journal.wish().stop
+
+    def why_move() -> str | None:
+        return leaving() or ("another number of workers fits" if journal and journal.wish().move else None)
+
     step, scores = start, {}
+    is_end, spent = False, dict[str, float]()
     try:
-        for is_evaluation, parts in groupby(clock.waiting(parts_of(shard, rank)), key=lambda part: part.evaluation):
+        parts_in_turn = clock.waiting(beacon.reading(parts_of(shard, rank)))
+        for is_evaluation, parts in groupby(parts_in_turn, key=lambda part: part.evaluation):
             if is_evaluation:
-                beacon.at("evaluating", step)
-                scores = evaluate(engine, feed.evaluation(parts))
+                beacon.step = step
+                scores = evaluate(engine, feed.evaluation(parts), beacon.at)
                 if journal:
                     journal.write_evaluation(step, scores)
                 gauges.evaluation(scores)
                 clock.lap()
+                if saver.evaluated(step, scores["loss"], spent, is_end):
+                    gauges.checkpoint(clock.lap()[0])
                 continue
-            asked_to_stop = journal.asked_to_stop if journal else lambda: False
             steps = feed.steps(parts, step, gauges.read, beacon.at)
-            for record in train_steps(engine, steps, rate, asked_to_stop, beacon.at, gate=gate):
+            for record in train_steps(
+                engine, steps, rate, asked_to_stop, beacon.at, lambda: why_move() is not None, gate=gate
+            ):
                 step, lap = record.step + 1, clock.lap()
                 if journal:
                     journal.write_step(record, *lap)
                 gauges.step(record, *lap)
-                if step % config.checkpoints.every_steps == 0 or step == pretrain.steps or record.is_last:
-                    if journal:
-                        journal.carry()  # before the checkpoint: a run that resumes there has all lines
+                is_end = step == pretrain.steps
+                # A state that is evaluated is saved after that, with its loss.
+                leaves = record.is_last or (record.moves and not is_end)
+                if leaves or (saver.is_due(step, is_end) and not job.evaluates_before(step)):
                     beacon.at("saving")
-                    save(engine, run, config, step)
+                    saver.save(step, None, spent)
                     gauges.checkpoint(clock.lap()[0])
                 if record.is_last:
+                    saver.finish()
                     ray.get(job.pacer.stopped.remote(step))
                     return
-    except FloatingPointError as error:  # on all ranks alike, and the same again after a restart
+                if record.moves and not is_end:
+                    saver.finish()
+                    raise Moved(f"saved at step {step}: {why_move() or OTHERS}")
+        beacon.at("saving")
+        saver.finish()
+    except (FloatingPointError, SavingError) as error:  # on all ranks alike, and the same again after a restart
+        saver.settle(SETTLE_SECONDS)
         ray.get(job.pacer.fail.remote(str(error)))
         return
+    except Moved:
+        raise
     except Exception as error:
+        saver.settle(SETTLE_SECONDS)
+        if is_broken(error):
+            time.sleep(SPEAKS_LAST_SECONDS)
         raise RuntimeError(f"rank {rank}, step {step}: {type(error).__name__}: {error}") from error
 
+    if rank == 0:
+        ray.get(job.pacer.tell.remote(saver.told()))
     beacon.at("exporting")
     state = engine.full_state()  # every rank takes part in gathering
     if journal:
@@ -170,6 +225,7 @@ def pretrain_worker(job: Job) -> None:
         publish(run / "export", last="config.json")
         journal.finish()
     dist.barrier()
+    watchdog.stop()
 
 
 def share_cores(workers_on_node: int, device: torch.device) -> None:
