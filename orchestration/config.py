@@ -80,9 +80,24 @@ class Scaling(Section):
     gpus_per_worker: Gpus = 0
     """GPUs a worker asks of Ray."""
     max_restarts: Annotated[int, Field(ge=0)] = 3
-    """How often a broken worker group is started again from the newest checkpoint."""
+    """How often in a row, with no new checkpoint between, a broken worker group is started again from the newest one.
+    Lost and drained nodes do not count."""
     stuck_seconds: Annotated[float, Field(gt=0)] = 600
     """A worker that stays in one stage of a step for longer is named and started again."""
+
+    @model_validator(mode="after")
+    def _fewest_first(self) -> "Scaling":
+        if self.min_workers > self.max_workers:
+            raise ValueError(
+                f"workers=[{self.min_workers}, {self.max_workers}]: the fewest come first; give "
+                f"[{self.max_workers}, {self.min_workers}]"
+            )
+        return self
+
+    @property
+    def told_workers(self) -> str:
+        """As the recipe has it."""
+        return str(self.workers if isinstance(self.workers, int) else list(self.workers))
 
     @property
     def min_workers(self) -> int:

@@ -1,7 +1,7 @@
 """Rank 0's record of a run: lines of metrics.jsonl, and the newest one for the driver's progress.
 
 In: records of steps and evaluations. Out: the file (orchestration/metrics.py), and whether the pacer wants the workers
-to stop. Knows Ray only as the way to the pacer.
+to stop or to move. Knows Ray only as the way to the pacer.
 """
 
 import logging
@@ -13,6 +13,7 @@ from typing import Any
 import ray
 
 from orchestration import metrics
+from orchestration.pacer import Wish
 from orchestration.steps import StepRecord
 
 logger = logging.getLogger(__name__)
@@ -23,8 +24,9 @@ CARRY_SECONDS = 30  # metrics reach a bucket this often, and at every checkpoint
 class Journal:
     """Rank 0's record of the run: metrics.jsonl, and the newest line for the driver's progress."""
 
-    def __init__(self, run: Path, start: int, steps_per_epoch: int, pacer: Any) -> None:
+    def __init__(self, run: Path, start: int, steps_per_epoch: int, workers: int, pacer: Any) -> None:
         self._steps_per_epoch = steps_per_epoch
+        self._workers = workers
         self._pacer = pacer
         self._writer = metrics.Writer(run / "metrics.jsonl", start)
         self.carry = self._writer.carry
@@ -32,6 +34,7 @@ class Journal:
         self._carried = time.monotonic()
         self._carrier = threading.Thread()
         self._answer: Any = None  # of the pacer: looked at when it is there, never waited for
+        self._wish = Wish()
 
     def write_step(self, record: StepRecord, seconds: float, waited_seconds: float) -> None:
         """One line per optimizer step."""
@@ -45,6 +48,7 @@ class Journal:
             "gradient_norm": record.gradient_norm,
             "tokens_per_second": record.metrics["tokens"] / seconds,
             "data_wait_fraction": waited_seconds / seconds,
+            "workers": self._workers,
         }
         self._writer.write(line)
         answer = self._pacer.begin.remote(record.step + 1, line)
@@ -61,12 +65,12 @@ class Journal:
         except OSError as error:
             logger.warning("lines of metrics are not in the storage yet: %s", error)
 
-    def asked_to_stop(self) -> bool:
-        """Whether the pacer said so, of late."""
-        if self._answer is None or not ray.wait([self._answer], timeout=0)[0]:
-            return False
-        answer, self._answer = self._answer, None
-        return ray.get(answer)
+    def wish(self) -> Wish:
+        """What the pacer asked for, of late."""
+        if self._answer is not None and ray.wait([self._answer], timeout=0)[0]:
+            answer: Any = ray.get(self._answer)
+            self._wish, self._answer = answer, None
+        return self._wish
 
     def write_evaluation(self, step: int, scores: dict[str, float]) -> None:
         """One line per evaluation, of the weights before `step`."""

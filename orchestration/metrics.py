@@ -2,6 +2,7 @@
 
 In: records of rank 0. Out: a file in which no step stands twice, whatever was killed and resumed.
     step      step epoch tokens targets loss learning_rate gradient_norm tokens_per_second data_wait_fraction
+              workers
     evaluation   step eval_loss eval_accuracy eval_targets      (before that step is trained)
 A bucket cannot be appended to: there a start writes metrics/<start>.jsonl, the lines it begins with, and
 metrics/<start>-<number>.jsonl, those it adds; the newest start counts. A finished run leaves metrics.jsonl alone.

@@ -177,7 +177,7 @@ class Stream(DataConfig):
     def configure(self, datasets: Any, world_size: int, *_: Any, **__: Any) -> list[dict[str, Any]]:
         """One shard per rank: {"rows": iterator}."""
         start: Any = ray.get(self._pacer.resumes_at.remote())
-        stream: Any = ray.get(self._pacer.open.remote(start))
+        stream: Any = ray.get(self._pacer.open.remote(start, world_size))
         shards = build(self._plan, start, world_size, self._pacer, stream)
         return [dict.fromkeys(datasets, shard) for shard in shards]
 

@@ -78,7 +78,7 @@ def pretrain(options: argparse.Namespace) -> int:
         print(_outcome(summary, run), file=terminal.out)
         return 0
 
-    return _in_run(config, run, work, steps=config.pretrain.steps, workers=config.scaling.workers)
+    return _in_run(config, run, work, steps=config.pretrain.steps, workers=config.scaling.max_workers)
 
 
 def await_nodes(config: Config, progress: Progress) -> None:

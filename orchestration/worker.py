@@ -8,6 +8,7 @@ come through `get_dataset_shard` and nowhere else. Nothing that is called below 
 
 import os
 import socket
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -24,25 +25,30 @@ from data.retries import be_patient
 from data.storage import fetch, is_remote, publish
 from model.export import export_objective
 from model.objectives.catalogue import build_objective
-from orchestration import checkpoint, metrics
-from orchestration.beacon import Beacon, fault_of
+from orchestration import checkpoint, metrics, spot
+from orchestration.beacon import Beacon, faults_of
+from orchestration.cause import is_broken
 from orchestration.clock import Clock
 from orchestration.config import Config
 from orchestration.engine import DeepSpeedEngine
 from orchestration.feed import Feed
 from orchestration.gauges import WorkerGauges, group_peak
-from orchestration.group import worker_device
+from orchestration.group import leaving, worker_device
 from orchestration.journal import Journal
 from orchestration.plan import step_plan
+from orchestration.policies import OTHERS, Moved
 from orchestration.resuming import agree, load
 from orchestration.saving import Saver, SavingError
 from orchestration.schedule import learning_rate
 from orchestration.steps import evaluate, train_steps
 from orchestration.stream import parts_of
+from orchestration.watchdog import Watchdog
 from orchestration.weights import fetch_weights
 
 # Of an evaluation's scores: what the model card shows in its own words, or not at all.
 KNOWN = ("loss", "targets")
+# A rank whose peer died knows nothing of the cause: Ray hears of the dead one first.
+SPEAKS_LAST_SECONDS = 3
 SETTLE_SECONDS = 30  # for the save that is on its way when training ends with an error
 
 
@@ -76,6 +82,9 @@ def pretrain_worker(job: Job) -> None:
             f"rank {rank} on {socket.gethostname()}: {run} is not there; storage must be a folder that every node "
             f"mounts, or a bucket (storage=s3://BUCKET/FOLDER)"
         )
+    beacon = Beacon(rank)
+    watchdog = Watchdog(beacon, config.scaling.stuck_seconds, job.pacer).start()
+    spot.watch_node()
     be_patient(tell=lambda text: job.pacer.warn.remote(f"rank {rank}: {text}"))
     device = worker_device()
     share_cores(ray.train.get_context().get_local_world_size(), device)
@@ -102,8 +111,10 @@ def pretrain_worker(job: Job) -> None:
     beginning = agree(run, owner, lambda text: job.pacer.warn.remote(text), job.pacer)
     shard = ray.train.get_dataset_shard("rows")  # of the stream that begins where the ranks agreed to begin
     start = beginning.step
+    generation: Any = ray.get(job.pacer.generation.remote())
+    beacon.strike = dict(enumerate(faults_of(job.fault or ""), start=1)).get(generation)
     load(engine, run, beginning)
-    journal = Journal(run, start, job.steps_per_epoch, job.pacer) if rank == 0 else None
+    journal = Journal(run, start, job.steps_per_epoch, dist.get_world_size(), job.pacer) if rank == 0 else None
     gauges = WorkerGauges(
         config.name,
         rank,
@@ -116,7 +127,6 @@ def pretrain_worker(job: Job) -> None:
     dump_folder = Path(job.dump_batches) if job.dump_batches else None
     if dump_folder:
         metrics.cut(dump_folder / f"rank{rank}.jsonl", start)
-    beacon = Beacon(rank, fault_of(job.fault) if job.fault and start == 0 else None)
     saver = Saver(
         run,
         config.checkpoints,
@@ -139,13 +149,21 @@ def pretrain_worker(job: Job) -> None:
         schedule=pretrain.schedule,
     )
     clock = Clock()
+
+    def asked_to_stop() -> bool:
+        return journal is not None and journal.wish().stop
+
+    def why_move() -> str | None:
+        return leaving() or ("another number of workers fits" if journal and journal.wish().move else None)
+
     step, scores = start, {}
     is_end, spent = False, dict[str, float]()
     try:
-        for is_evaluation, parts in groupby(clock.waiting(parts_of(shard, rank)), key=lambda part: part.evaluation):
+        parts_in_turn = clock.waiting(beacon.reading(parts_of(shard, rank)))
+        for is_evaluation, parts in groupby(parts_in_turn, key=lambda part: part.evaluation):
             if is_evaluation:
-                beacon.at("evaluating", step)
-                scores = evaluate(engine, feed.evaluation(parts))
+                beacon.step = step
+                scores = evaluate(engine, feed.evaluation(parts), beacon.at)
                 if journal:
                     journal.write_evaluation(step, scores)
                 gauges.evaluation(scores)
@@ -153,16 +171,16 @@ def pretrain_worker(job: Job) -> None:
                 if saver.evaluated(step, scores["loss"], spent, is_end):
                     gauges.checkpoint(clock.lap()[0])
                 continue
-            asked_to_stop = journal.asked_to_stop if journal else lambda: False
             steps = feed.steps(parts, step, gauges.read, beacon.at)
-            for record in train_steps(engine, steps, rate, asked_to_stop, beacon.at):
+            for record in train_steps(engine, steps, rate, asked_to_stop, beacon.at, lambda: why_move() is not None):
                 step, lap = record.step + 1, clock.lap()
                 if journal:
                     journal.write_step(record, *lap)
                 gauges.step(record, *lap)
                 is_end = step == pretrain.steps
                 # A state that is evaluated is saved after that, with its loss.
-                if record.is_last or (saver.is_due(step, is_end) and not job.evaluates_before(step)):
+                leaves = record.is_last or (record.moves and not is_end)
+                if leaves or (saver.is_due(step, is_end) and not job.evaluates_before(step)):
                     beacon.at("saving")
                     saver.save(step, None, spent)
                     gauges.checkpoint(clock.lap()[0])
@@ -170,14 +188,21 @@ def pretrain_worker(job: Job) -> None:
                     saver.finish()
                     ray.get(job.pacer.stopped.remote(step))
                     return
+                if record.moves and not is_end:
+                    saver.finish()
+                    raise Moved(f"saved at step {step}: {why_move() or OTHERS}")
         beacon.at("saving")
         saver.finish()
     except (FloatingPointError, SavingError) as error:  # on all ranks alike, and the same again after a restart
         saver.settle(SETTLE_SECONDS)
         ray.get(job.pacer.fail.remote(str(error)))
         return
+    except Moved:
+        raise
     except Exception as error:
         saver.settle(SETTLE_SECONDS)
+        if is_broken(error):
+            time.sleep(SPEAKS_LAST_SECONDS)
         raise RuntimeError(f"rank {rank}, step {step}: {type(error).__name__}: {error}") from error
 
     if rank == 0:
@@ -190,6 +215,7 @@ def pretrain_worker(job: Job) -> None:
         publish(run / "export", last="config.json")
         journal.finish()
     dist.barrier()
+    watchdog.stop()
 
 
 def share_cores(workers_on_node: int, device: torch.device) -> None:
