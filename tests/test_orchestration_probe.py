@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -169,8 +170,9 @@ def test_storage_that_a_node_lacks_is_found_and_pretrain_refuses_it_before_it_st
     with cluster.node(mounts=f"{empty} {runs}"), cluster.node(mounts=f"{empty} {runs.parent}"):
         code, text = cluster.cloze("doctor", "scaling.workers=1")
         assert code == 1 and text.count("FAULT storage") == 2, text
-        assert f"{runs}: not the driver's: what the driver wrote is not there -> give storage=FOLDER" in text
-        assert f"{runs}: not the driver's: no such folder -> give storage=FOLDER" in text
+        remedy = f"(host {socket.gethostname()}) -> give storage=FOLDER"
+        assert f"{runs}: not the driver's: what the driver wrote is not there {remedy}" in text
+        assert f"{runs}: not the driver's: no such folder {remedy}" in text
         code, text = cluster.cloze("pretrain", "-c", "demo", "name=law", "scaling.workers=1")
         assert code == 2 and text.count("cloze: storage on ") == 2, text
         assert cluster.left() == []
