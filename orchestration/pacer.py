@@ -1,6 +1,10 @@
 """The actor between driver, workers and the stream of a pretraining run: one word each to the others.
 
 In: what each of them has to say. Out: what the others ask for. Knows nothing of rows and models.
+
+A run that a budget ends has no last step that the stream could know. Once the workers agree that the budget is spent,
+rank 0 tells `finish`: one waiter then makes the last evaluation (its masks are the same whenever it is made), and
+generation is over for all others.
 """
 
 import asyncio
@@ -8,6 +12,7 @@ from typing import Any
 
 import ray
 
+MAKE, END, OVER = "make", "end", "over"  # what generation is told: go on, make the last evaluation, stop
 LOOKAHEAD_STEPS = 48  # at least one segment of the stream, else generation and training wait for each other
 
 
@@ -23,13 +28,21 @@ class Pacer:
         self._failure: str | None = None
         self._stopping = False
         self._stopped: int | None = None
+        self._finished = False
+        self._ending = False
+        self._spent: dict[str, Any] = {}
         self._facts: dict[str, Any] = {}
         self._moved = asyncio.Event()
 
-    async def open(self, start: int) -> int:
-        """Begin a stream at `start`; streams opened before end. Returns the stream's number."""
+    async def open(self, start: int, spent: dict[str, Any] | None = None) -> int:
+        """Begin a stream at `start`; streams opened before end. Returns the stream's number.
+
+        `spent`: what the run has spent before, for the workers' ledger.
+        """
         self._generation += 1
         self._start = self._step = start
+        self._spent = spent or {}
+        self._finished = self._ending = False
         self._moved.set()
         return self._generation
 
@@ -37,15 +50,28 @@ class Pacer:
         """The step at which the open stream began: the checkpoint that workers load."""
         return self._start
 
-    async def wait(self, generation: int, step: int) -> bool:
-        """Return True when generation may make `step`, False when its stream is over."""
-        while self._is_open(generation) and step > self._step + LOOKAHEAD_STEPS:
+    async def spent(self) -> dict[str, Any]:
+        """What the run had spent when the open stream began."""
+        return self._spent
+
+    async def wait(self, generation: int, step: int) -> str:
+        """Return MAKE when generation may make `step`, OVER when its stream is over, END to the first that asks after
+        `finish`."""
+        while self._is_open(generation) and not self._finished and step > self._step + LOOKAHEAD_STEPS:
             self._moved.clear()
             await self._moved.wait()
-        return self._is_open(generation)
+        if not self._is_open(generation) or self._ending:
+            return OVER
+        self._ending = self._finished
+        return END if self._ending else MAKE
 
     def _is_open(self, generation: int) -> bool:
         return generation == self._generation and self._stopped is None
+
+    async def finish(self) -> None:
+        """The budget is spent: no step behind those that were trained; one evaluation, and the open stream is over."""
+        self._finished = True
+        self._moved.set()
 
     async def begin(self, step: int, record: dict[str, Any]) -> bool:
         """Rank 0 begins `step`; `record` is what the driver shows. Returns True where it is to save and stop."""

@@ -23,8 +23,9 @@ from orchestration.cluster import (
     joined,
     this_machine,
 )
-from orchestration.config import SWEEP_SECTIONS, Config, to_yaml
+from orchestration.config import Config, to_yaml
 from orchestration.doctor import check_nodes
+from orchestration.identity import SWEEP_SECTIONS
 from orchestration.progress import Progress, Stage, log_path, run_log
 from orchestration.pulse import beating
 from orchestration.recipe import load_config

@@ -4,7 +4,8 @@ import pytest
 import yaml
 
 from data.config import UserError
-from orchestration.config import FREE, PRETRAIN_SECTIONS, SWEEP_SECTIONS, Config, flatten, identity, to_yaml
+from orchestration.config import Config, to_yaml
+from orchestration.identity import FREE, PRETRAIN_SECTIONS, SWEEP_SECTIONS, flatten, identity
 from orchestration.recipe import build_config, load_config, parse_yaml, shipped_recipes
 
 

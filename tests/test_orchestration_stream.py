@@ -16,18 +16,30 @@ from data.batches import Part, decode
 from data.config import Masking
 from data.order import GROUP_ROWS, WINDOW_ROWS
 from data.store import Shards, Store, open_store
-from orchestration.pacer import LOOKAHEAD_STEPS, Pacer
-from orchestration.stream import Plan, build, generate, order_of, parts_of
+from orchestration.pacer import END, LOOKAHEAD_STEPS, MAKE, OVER, Pacer
+from orchestration.segments import Plan, PlanPhase, order_of, window_of
+from orchestration.stream import build, generate, parts_of
 
 STEPS = 90
 
 
-def plan_of(folder: Path, store: Store, **settings: Any) -> Plan:
+def plan_of(folder: Path, *stores: Store, steps: tuple[int, ...] = (STEPS,), **settings: Any) -> Plan:
+    """A phase for each store, of so many steps."""
     defaults = {
-        "seed": 5, "steps": STEPS, "global_batch": 7, "evaluation_batch": 4, "eval_every_steps": 40,
-        "masking": Masking(), "weights": (1.0,), "needs_draws": True,
+        "seed": 5, "global_batch": 7, "eval_every_steps": 40, "masking": Masking(), "weights": (1.0,),
+        "needs_draws": True,
     }  # fmt: skip
-    return Plan(run=str(folder), store=str(store.path), **{**defaults, **settings})
+    ends = [sum(steps[: number + 1]) for number in range(len(steps))]
+    phases = tuple(
+        PlanPhase(str(store.path), end - count, end, evaluation_batch=4)
+        for store, end, count in zip(stores, ends, steps, strict=True)
+    )
+    return Plan(run=str(folder), phases=phases, **{**defaults, **settings})
+
+
+def ending(plan: Plan, step: int) -> Plan:
+    """The plan of a run that ends there."""
+    return dataclasses.replace(plan, phases=(dataclasses.replace(plan.phases[0], end_step=step),))
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +103,7 @@ def test_steps_hold_the_same_rows_and_masks_whatever_the_ranks(plan, whole, worl
 
 
 def test_the_stream_is_the_order(plan, whole):
-    store = open_store(Path(plan.store))
+    store = open_store(plan.phases[0].store)
     order = order_of(store, plan.weights, plan.seed, plan.global_batch)
     assert order.steps_per_epoch < STEPS  # more than one epoch
     first_epoch = [row for step in range(order.steps_per_epoch) for row in whole[0][step]]
@@ -101,7 +113,7 @@ def test_the_stream_is_the_order(plan, whole):
 
 
 def test_evaluation_loses_no_row_and_comes_when_due(plan, whole):
-    held_out = list(range(open_store(Path(plan.store)).held_out.num_rows))
+    held_out = list(range(open_store(plan.phases[0].store).held_out.num_rows))
     assert held_out
     assert {step: sorted(rows) for step, rows in whole[1].items()} == dict.fromkeys((0, 40, 80, STEPS), held_out)
 
@@ -114,7 +126,7 @@ def test_a_finished_run_streams_only_its_last_evaluation(plan, whole):
 
 def test_ranks_without_rows_are_served_too(plan):
     """One row a step for two ranks: one of them has none, and still takes part in every step."""
-    lone = dataclasses.replace(plan, global_batch=1, steps=20, eval_every_steps=None)
+    lone = dataclasses.replace(ending(plan, 20), global_batch=1, eval_every_steps=None)
     one, two = drain(lone, 0, 1), drain(lone, 0, 2)
     assert one[0] == two[0] and len(one[0]) == 20
 
@@ -122,14 +134,14 @@ def test_ranks_without_rows_are_served_too(plan):
 def test_generation_waits_for_training(ray_4_cpus):
     pacer = Pacer.remote()
     stream = ray.get(pacer.open.remote(100))
-    assert ray.get(pacer.wait.remote(stream, 100 + LOOKAHEAD_STEPS), timeout=10)
+    assert ray.get(pacer.wait.remote(stream, 100 + LOOKAHEAD_STEPS), timeout=10) == MAKE
     ahead = pacer.wait.remote(stream, 101 + LOOKAHEAD_STEPS)
     assert ray.wait([ahead], timeout=0.5)[0] == []
     pacer.begin.remote(101, {})
-    assert ray.get(ahead, timeout=10)
+    assert ray.get(ahead, timeout=10) == MAKE
     stale = pacer.wait.remote(stream, 10_000)
     ray.get(pacer.open.remote(50))
-    assert ray.get(stale, timeout=10) is False  # a worker group that started anew ends the old stream
+    assert ray.get(stale, timeout=10) == OVER  # a worker group that started anew ends the old stream
 
 
 def run_alone(plan: Plan, start: int, world_size: int = 1) -> list[Part]:
@@ -137,12 +149,9 @@ def run_alone(plan: Plan, start: int, world_size: int = 1) -> list[Part]:
     pacer = Pacer.remote()
     stream = ray.get(pacer.open.remote(start))
     ray.get(pacer.begin.remote(10**9, {}))
-    order = order_of(open_store(plan.store), plan.weights, plan.seed, plan.global_batch)
-    first = order.window_of(start)
-    parts = []
-    for window in range(order.window_of(plan.steps - 1) - first + 1):
-        for block in generate({"id": np.array([window])}, plan, first, start, world_size, pacer, stream):
-            parts += [decode(payload) for payload in block["part"]]
+    windows = {"begin": np.array([window_of(plan, start)]), "end": np.array([window_of(plan, plan.steps) + 1])}
+    blocks = generate(windows, plan, start, world_size, pacer, stream)
+    parts = [decode(payload) for block in blocks for payload in block["part"]]
     return parts
 
 
@@ -165,7 +174,7 @@ def test_an_epoch_reads_the_store_once_and_a_restart_reads_what_is_left(ray_4_cp
     sizes = [3000, 4001, 2999, 3500, 3777, 3000, 4000]
     store = made_store(tmp_path / "store", sizes, length=8)
     order = order_of(store, (1.0,), 5, 32)
-    plan = plan_of(tmp_path, store, steps=order.steps_per_epoch, global_batch=32, eval_every_steps=None)
+    plan = plan_of(tmp_path, store, steps=(order.steps_per_epoch,), global_batch=32, eval_every_steps=None)
     plan = dataclasses.replace(plan, eval_every_steps=10**9)
     assert order.windows_per_epoch == 3
     whole = run_alone(plan, 0, world_size=3)
@@ -191,7 +200,7 @@ def by_row(parts: list[Part]) -> dict[tuple[int, int], tuple[bytes, ...]]:
 
 def test_weights_reach_the_stream_and_each_visit_has_masks_of_its_own(ray_4_cpus, tmp_path):
     store = made_store(tmp_path / "store", [60, 60], sources=[0, 1])
-    plan = plan_of(tmp_path, store, steps=18, global_batch=10, weights=(0.5, 2.5))
+    plan = plan_of(tmp_path, store, steps=(18,), global_batch=10, weights=(0.5, 2.5))
     parts = run_alone(plan, 0)
     rows = np.concatenate([part.row_ids for part in parts if not part.evaluation])
     assert np.bincount(rows // 60).tolist() == [30, 150]
@@ -206,7 +215,7 @@ def test_weights_reach_the_stream_and_each_visit_has_masks_of_its_own(ray_4_cpus
 @pytest.mark.parametrize("packing", ["document", "packed", "next_sentence", "sentence_order"])
 def test_the_model_is_told_of_segments_where_the_packing_has_them(ray_4_cpus, tmp_path, packing):
     store = made_store(tmp_path / "store", [40], packing=packing)
-    plan = plan_of(tmp_path, store, steps=4, global_batch=10, eval_every_steps=None)
+    plan = plan_of(tmp_path, store, steps=(4,), global_batch=10, eval_every_steps=None)
     parts = [part for part in run_alone(plan, 0, world_size=2) if not part.evaluation]
     assert sum(len(part.row_ids) for part in parts) == 40
     for part in parts:
@@ -222,7 +231,7 @@ def test_the_model_is_told_of_segments_where_the_packing_has_them(ray_4_cpus, tm
 def test_the_share_of_targets_follows_the_run(ray_4_cpus, tmp_path):
     store = made_store(tmp_path / "store", [400], length=64)
     masking = Masking(mlm_probability=0.4, final_mlm_probability=0.1)
-    plan = plan_of(tmp_path, store, steps=10, global_batch=40, masking=masking, eval_every_steps=None)
+    plan = plan_of(tmp_path, store, steps=(10,), global_batch=40, masking=masking, eval_every_steps=None)
     parts = [part for part in run_alone(plan, 0) if not part.evaluation]
     shares = {}
     for part in parts:
