@@ -165,7 +165,7 @@ def _label_names(
         needs = {"classification": "a classifier needs two or more", "multi_label": "a head needs one or more"}
         what = f"all have the label {labels[0]!r}" if labels else "have no label at all"
         raise UserError(
-            f"{keys['train']}: its {len(targets['train'])} examples {what} in column {column!r}; "
+            f"{keys['train']}: its {_counted(len(targets['train']))} {what} in column {column!r}; "
             f"{needs.get(kind, 'a tagger needs two or more')}, or another task.label=COLUMN"
         )
     faults: list[str] = []
@@ -174,7 +174,7 @@ def _label_names(
         if number := sum(map(bool, unknown)):
             names = sorted({name for some in unknown for name in some})
             faults.append(
-                f"{key}: {number} examples have labels that task.train has not: {_named(names)} (it has "
+                f"{key}: {_counted(number)} with labels that task.train has not: {_named(names)} (it has "
                 f"{_named(labels)}); add examples of them to the training file or remove these"
             )
     if faults:
@@ -198,12 +198,16 @@ def _note_copies(keys: dict[str, str], splits: dict[str, Examples], notes: list[
     for split in ("validation", "test"):
         if split in splits and (number := sum(texts in known for texts in _texts_of(splits[split]))):
             of = len(splits[split])
-            notes.append(f"{keys[split]}: {number} of {of} examples stand in task.train too; they tell little")
+            notes.append(f"{keys[split]}: {number} of {_counted(of)} stand in task.train too; they tell little")
 
 
 def _texts_of(examples: Examples) -> list[tuple[Any, ...]]:
     columns = [column for column in (examples.texts, examples.pairs, examples.choices) if column is not None]
     return [tuple(tuple(c) if isinstance(c, list) else c for c in texts) for texts in zip(*columns, strict=True)]
+
+
+def _counted(examples: int) -> str:
+    return f"{examples} example{'s' * (examples != 1)}"
 
 
 def _named(names: Sequence[str]) -> str:

@@ -14,6 +14,7 @@ PICKLED = (".bin", ".pt", ".pth", ".ckpt")
 VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json")
 INDEX = "model.safetensors.index.json"
 LARGEST_LABELS = 1_000_000  # transformers names every one of num_labels, however many a file says
+LARGEST_LAYERS = 1000  # BERT-large has 24; transformers builds every one before it sees that no weights are there
 SAFE_LOADING: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 
 
@@ -37,6 +38,9 @@ def check_files(folder: Path, pickled: bool = False) -> dict[str, Any]:
         raise ValueError("config.json names the file of its weights; remove transformers_weights")
     if isinstance(labels := config.get("num_labels"), int) and labels > LARGEST_LABELS:
         raise ValueError(f"config.json: num_labels is {labels}, and at most {LARGEST_LABELS} are read")
+    for key in ("num_hidden_layers", "n_layers"):
+        if isinstance(layers := config.get(key), int) and layers > LARGEST_LAYERS:
+            raise ValueError(f"config.json: {key} is {layers}, and at most {LARGEST_LAYERS} are read")
     if "quantization_config" in config:
         raise ValueError("its weights are quantised; give the model in fp32 or bf16")
     if not _has_safetensors(folder):

@@ -48,7 +48,7 @@ DIGITS = 6
 
 
 class Fields(NamedTuple):
-    """Columns of the input, None: the kind's own."""
+    """Columns of the input, None: those that the head was trained on, else the kind's own."""
 
     text: str | None = None
     """The text, the question, the words ("text"; "question")."""
@@ -107,7 +107,8 @@ def predict(
         module, about = load_head(folder, pickled)
         loaded = load(module, about, folder)
     columns = columns_of(about, fields)
-    module.group = len(fields.choices) or module.group
+    if about.kind == "multiple_choice":
+        module.group = len(columns) - 1
     num_lines = count_lines(source, format)
     lines = partial(read_texts, source, format, columns, about.kind == "tagging", about.kind in PLACES)
 
@@ -129,9 +130,15 @@ def predict(
 
 
 def columns_of(about: Description, fields: Fields) -> tuple[str, ...]:
-    """Columns of the input, the first text's first. Raises UserError for those that the kind of head does not read."""
-    kind = about.kind
+    """Columns of the input, the first text's first: those given, else those of the task that the head was trained on,
+    else the kind's own. Raises UserError for those that the kind of head does not read."""
+    kind, trained = about.kind, about.columns
     text, pair = COLUMNS.get(kind, ("text", None))
+    text = trained[0] if trained else text
+    if kind == "multiple_choice":
+        fields = fields._replace(choices=fields.choices or trained[1:])
+    elif len(trained) > 1 and kind in PAIRED:
+        pair = trained[1]
     pair = fields.pair or pair
     if fields.choices and kind != "multiple_choice":
         raise UserError(f"--choices {','.join(fields.choices)}: this model's kind is {kind}; leave it out")

@@ -195,11 +195,10 @@ def _next_commands(config: "Config", run: Path) -> list[str]:
     folders = [Path(name) for name in config.sweep.encoders if name not in ("pretrained", "random")]
     encoder = as_typed(folders[0] if folders else folder_of(config) / "export")
     cloze = "cloze" if shutil.which("cloze") else ".venv/bin/cloze"
-    more = f" --pair-field {config.task.text_pair}" if config.task.text_pair and config.head.kind != "answering" else ""
-    more += f" --choices {','.join(config.task.choices)}" if config.task.choices else ""
     use = "embed" if config.head.kind == "embedding" else "predict"
+    is_table = use == "predict" and (config.task.text_pair or config.task.choices)
     return [
-        f"{cloze} {use} {as_typed(run / 'best')} FILE{'.csv' if more else '.txt'}" + more * (use == "predict"),
+        f"{cloze} {use} {as_typed(run / 'best')} FILE{'.csv' if is_table else '.txt'}",
         f"{cloze} pretrain name=mine corpus.sources=FOLDER",
         f"{cloze} sweep name=mytask sweep.encoders={encoder} task.train=TRAIN.csv task.validation=DEV.csv",
     ]

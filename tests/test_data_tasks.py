@@ -347,10 +347,10 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
             "classification",
             ["a", "b"],
             ["a", "c"],
-            "1 examples have labels that task.train has not: 'c' (it has 'a', 'b')",
+            "1 example with labels that task.train has not: 'c' (it has 'a', 'b')",
         ),
-        ("multi_label", ["a,b", ""], ["a,d,c", "d"], "2 examples have labels that task.train has not: 'c', 'd'"),
-        ("tagging", ["N", "V"], ["N", "X"], "1 examples have labels that task.train has not: 'X'"),
+        ("multi_label", ["a,b", ""], ["a,d,c", "d"], "2 examples with labels that task.train has not: 'c', 'd'"),
+        ("tagging", ["N", "V"], ["N", "X"], "1 example with labels that task.train has not: 'X'"),
     ],
 )
 def test_labels_that_training_has_not(tmp_path: Path, kind: str, train: list, other: list, named: str) -> None:

@@ -187,6 +187,13 @@ def test_every_head_trains_predicts_and_reads_half_precision(encoder, head: Head
             assert value.dtype == outputs[name].dtype == (torch.int64 if name == "tags" else torch.float32)
 
 
+@pytest.mark.parametrize("head", [Head(kind="regression"), Head(kind="regression", pooling="mean", layers="mlp")])
+def test_regression_begins_at_the_mean_of_its_numbers(encoder, head: Head) -> None:
+    rows = batch_of(head)
+    (at_0, at_7) = (build_head(encoder, head, (), target_mean=mean).eval().outputs(rows)["value"] for mean in (0, 7.25))
+    torch.testing.assert_close(at_7 - at_0, torch.full_like(at_0, 7.25))
+
+
 @pytest.mark.parametrize("kind", ["multi_label", "regression"])
 def test_losses_of_several_labels_and_of_numbers_are_transformers_own(encoder, kind: str) -> None:
     head = Head(kind=kind)

@@ -109,6 +109,7 @@ DAMAGES: list[tuple[str, Callable[[Path], object], str]] = [
     ("native", lambda f: (f / "model.safetensors").write_bytes(b"\0" * 99), "cannot be loaded"),
     ("native", lambda f: without_weight(f, "model.safetensors", "classifier.weight"), "missing.*classifier.weight"),
     ("native", lambda f: without_weight(f, "model.safetensors", "bert.pooler.dense.bias"), "missing.*pooler"),
+    ("native", lambda f: change(f, num_hidden_layers=10_000), "num_hidden_layers is 10000"),
     ("native", lambda f: change(f, num_hidden_layers=3), "missing.*layer.2"),
     ("native", lambda f: [p.unlink() for p in f.glob("tokenizer*")], "no tokenizer"),
     ("native", lambda f: (f / "tokenizer.json").write_text("{}"), "tokenizer cannot be loaded"),

@@ -177,6 +177,7 @@ def test_storage_that_a_node_lacks_is_found_and_pretrain_refuses_it_before_it_st
 
 
 @namespaces
+@pytest.mark.soak
 def test_other_packages_no_gpus_for_torch_and_a_storage_that_cannot_be_written(cluster, tmp_path):
     fake = tmp_path / "transformers-5.20.0.dist-info"
     fake.mkdir()

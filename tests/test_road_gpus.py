@@ -45,15 +45,22 @@ def gpus_held(words, home, address) -> list[float]:
     return held
 
 
-def test_workers_hold_the_gpus_they_asked_for(home, ray_4_cpus):
+@pytest.fixture(scope="module")
+def pretrained(home, ray_4_cpus) -> list[float]:
+    """A run with three workers; the GPUs that were held in its course."""
     words = [
         "pretrain", "name=g", "corpus.sources=corpus.txt", *ENCODER, "pretrain.steps=20", "scaling.workers=3",
         "scaling.gpus_per_worker=2",
     ]  # fmt: skip
-    assert max(gpus_held(words, home, ray_4_cpus)) == 6
+    return gpus_held(words, home, ray_4_cpus)
 
 
-def test_trials_share_gpus_in_fractions(home, ray_4_cpus):
+def test_workers_hold_the_gpus_they_asked_for(pretrained):
+    assert max(pretrained) == 6
+
+
+@pytest.mark.soak
+def test_trials_share_gpus_in_fractions(pretrained, home, ray_4_cpus):
     words = [
         "sweep", "name=g", "task.train=task.csv", "task.validation=task.csv", "finetune.length=16",
         "sweep.space={finetune.mode: [full], finetune.learning_rate: [1e-3, 3e-3]}", "sweep.seeds=2",

@@ -227,7 +227,7 @@ def test_quiet(undisturbed, home, cloze_module):
     assert (home / "runs" / "f" / "log" / "driver.log").exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.soak), signal.SIGTERM])
 def test_stopped_is_saved_and_exit_130(home, ray_4_cpus, cloze_module, number):
     name = f"stopped-{number}"
     command = words(name, "pretrain.steps=5000")
@@ -274,6 +274,7 @@ def test_one_held_out_row_and_fewer_rows_than_workers_do_not_hang(home, cloze_mo
     assert (summary["rows"], summary["held_out_rows"], summary["steps"]) == (1, 1, 3)
 
 
+@pytest.mark.soak
 def test_two_runs_share_a_cluster_whose_cpus_their_workers_take(home, ray_4_cpus):
     """Neither leaves a CPU to the other's rows; both train all the same."""
     processes = [

@@ -251,6 +251,7 @@ def test_ctrl_c_without_a_terminal_leaves_the_job_running(head, start, cloze):
     assert api(head, f"/api/jobs/{identity}")["status"] == "RUNNING"
 
 
+@pytest.mark.soak
 def test_ctrl_c_at_a_terminal_asks_and_once_more_is_no(head, home, cloze):
     """The terminal is a real one, so that Ctrl-C is a character typed."""
     terminal, inside = pty.openpty()

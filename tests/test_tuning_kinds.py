@@ -10,6 +10,7 @@ import pytest
 from tiny_encoder import write_encoder
 
 from model.heads.loading import load_head
+from orchestration.predict import NO_FIELDS, columns_of
 from orchestration.recipe import build_config
 from tuning.sweep import sweep
 
@@ -112,6 +113,9 @@ def test_a_sweep_learns_the_kind_and_hands_over_its_head(kind: str, ray_4_cpus, 
     assert entries[0]["score_mean"] > least and entries[0]["test_score"] > 0.8 * least, (entries[0], said)
     module, about = load_head(tmp_path / "kind-sweep" / "best")
     assert (about.kind, about.length, about.stride) == (kind, 16, config.finetune.stride)
+    more = {"classification": ("text_pair",), "embedding": ("passage",), "multiple_choice": ("a", "b", "c")}
+    assert about.columns == (() if kind == "answering" else ("text", *more.get(kind, ())))
+    assert columns_of(about, NO_FIELDS) == (about.columns or ("question", "context"))
     assert not module.training and about.head.pooling == config.head.pooling
     card = (tmp_path / "kind-sweep" / "best" / "README.md").read_text()
     assert "## Recipe" in card and "data fingerprint" in card

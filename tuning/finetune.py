@@ -42,6 +42,10 @@ class Goal:
     """Training targets of each label."""
     num_choices: int | None = None
     """multiple_choice: how many an example has."""
+    target_mean: float | None = None
+    """regression: mean of the training numbers."""
+    columns: tuple[str, ...] = ()
+    """Of the task's files: the text's, then the second text's or the choices'."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,7 @@ def make_head(settings: Finetune, head: Head, goal: Goal, encoder: Path | str, s
     return build_head(
         encoder, head, goal.labels, mode=settings.mode, top_k=settings.top_k, lora_rank=settings.lora_rank,
         lora_alpha=settings.lora_alpha, seed=seed, label_counts=goal.label_counts,
-        num_choices=goal.num_choices,
+        num_choices=goal.num_choices, target_mean=goal.target_mean,
     )  # fmt: skip
 
 

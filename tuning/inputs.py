@@ -12,10 +12,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from data import tasks
 from data.alignment import encode_examples
 from data.config import UserError
 from data.examples import Examples, TaskData
+from data.labelled import columns_of
 from data.retrieval import search_space
 from data.storage import fetch, place, publish, shown
 from model.config import Head
@@ -158,6 +161,7 @@ def load_task(config: Config, cache: Path, progress: Progress) -> TaskData:
 def goal_of(config: Config, task: TaskData) -> Goal:
     """What trials must know of the task. Raises UserError where the metric does not fit it."""
     targets: Iterable[Any] = task.train.targets or []
+    mean = float(np.mean(list(targets))) if task.kind == "regression" else None
     if task.kind in ("tagging", "multi_label"):
         targets = (name for names in targets for name in names)
     return Goal(
@@ -166,7 +170,17 @@ def goal_of(config: Config, task: TaskData) -> Goal:
         scheme=task.scheme,
         label_counts=Counter(targets) if task.kind in ("classification", "tagging", "multi_label") else None,
         num_choices=len(task.train.choices[0]) if task.train.choices else None,
+        target_mean=mean,
+        columns=_columns(config, task.kind),
     )
+
+
+def _columns(config: Config, kind: str) -> tuple[str, ...]:
+    """The columns that a user of the head will have too; none where SQuAD's or CoNLL's shape names them."""
+    if config.task.train.endswith((".json", ".conll", ".conllu")):
+        return ()
+    named = columns_of(config.task, kind, config.head.loss)
+    return tuple(column for use, column in named.items() if use != "label")
 
 
 def read_part(examples: Examples, task: TaskData, goal: Goal, folder: Path, finetune: Finetune, head: Head) -> Part:

@@ -259,6 +259,7 @@ def _outcome(trials: Sequence[Trial], best: Entry) -> str:
 
 def _card(config: Config, entry: Entry, data: str) -> dict[str, Any]:
     """What the winner's model card says."""
+    seeds = entry["seeds"]
     spread = "" if entry["score_std"] is None else f" ± {entry['score_std']:.4f}"
     return {
         "title": f"{config.name}: {config.head.kind} with Cloze",
@@ -266,7 +267,7 @@ def _card(config: Config, entry: Entry, data: str) -> dict[str, Any]:
         "trained": entry["mode"],
         "learning rate": entry["learning_rate"],
         "epochs": entry["epochs"],
-        f"validation {entry['metric']}": f"{entry['score_mean']:.4f}{spread} ({entry['seeds']} seeds)",
+        f"validation {entry['metric']}": f"{entry['score_mean']:.4f}{spread} ({seeds} seed{'s' * (seeds != 1)})",
         **({} if entry["majority_baseline"] is None else {"majority baseline": entry["majority_baseline"]}),
         "data fingerprint": data,
         "recipe": to_yaml(config),

@@ -208,7 +208,7 @@ def hand_over(
     facts = {**card, **({} if found is None else {f"test {trial.metric}": found})}
     about = Description(
         kind=head.kind, labels=goal.labels, length=settings.length, head=head, scheme=goal.scheme,
-        stride=settings.stride, num_choices=goal.num_choices,
+        stride=settings.stride, num_choices=goal.num_choices, columns=goal.columns,
     )  # fmt: skip
     export_head(module, tokenizer_folder, best, facts, about)
     publish(best, last="config.json")

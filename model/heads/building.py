@@ -59,14 +59,16 @@ def build_head(
     seed: int = 0,
     label_counts: Mapping[str, int] | None = None,
     num_choices: int | None = None,
+    target_mean: float | None = None,
     pickled: bool = False,
 ) -> HeadModule:
     """The encoder of `folder` under a new head.
 
     New weights of the head are drawn from `seed`, so pretrained and random encoders, and all modes, start from equal
     heads; only a pooler that the folder's encoder has is kept. `label_counts`: training targets of each label, for
-    balanced class weights. Raises ValueError where the folder is no encoder of a known family or lacks weights, labels
-    do not fit the kind, the mode leaves nothing to train, or `top_k` is more than the encoder has.
+    balanced class weights; `target_mean`: of the training numbers, where regression begins. Raises ValueError where
+    the folder is no encoder of a known family or lacks weights, labels do not fit the kind, the mode leaves nothing to
+    train, or `top_k` is more than the encoder has.
     """
     check_labels(head, labels)
     if head.kind == "multiple_choice" and not num_choices:
@@ -78,6 +80,8 @@ def build_head(
         if not name.startswith(inside) or any(key.startswith(f"{name}.") for key in new):
             # A seed for each part: a pooler that is kept does not shift what comes after it. 256: no two trials share.
             draw_weights(model.get_submodule(name), config, 256 * seed + number)
+    if target_mean is not None:
+        _begin_at(model, target_mean)
     module = wrap(model, head, labels, num_choices)
     module.class_weights = weigh_classes(head.class_weights, labels, label_counts)
     if mode == "lora":
@@ -167,6 +171,14 @@ def head_names(model: Any) -> list[str]:
     pooler = family_of(encoder.config).pooler
     names = [f"{inside}.{pooler}"] if pooler and getattr(encoder, pooler, None) is not None else []
     return names + [n for n, child in model.named_children() if n != inside and list(child.parameters())]
+
+
+def _begin_at(model: Any, value: float) -> None:
+    """Let a head of one output say `value` at first: from 0 its bias would take the way to the mean at the learning
+    rate's pace, which a short finetuning spends its steps on."""
+    head = [layer for name in head_names(model) for layer in model.get_submodule(name).modules()]
+    last = [layer for layer in head if isinstance(layer, nn.Linear) and layer.out_features == 1][-1]
+    nn.init.constant_(last.bias, value)
 
 
 def _encoder_path(model: Any) -> str:

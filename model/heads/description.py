@@ -38,6 +38,8 @@ class Description:
     """Tokens that windows of a longer text share; None: it is cut."""
     num_choices: int | None = None
     """multiple_choice: how many a unit has."""
+    columns: tuple[str, ...] = ()
+    """Of the files it was trained on: the text's, then the second text's or the choices'; empty: not known."""
     loads_with: str = OURS
     """Class of transformers, or "cloze", or "sentence-transformers"."""
 
@@ -62,6 +64,7 @@ def read_description(folder: Path) -> Description | None:
             scheme=_among(found, "scheme", (None, "bio", "iob1", "iobes", "io")),
             stride=_number(found, "stride", 0, optional=True),
             num_choices=_number(found, "num_choices", 1, optional=True),
+            columns=_names(found.get("columns", []), "columns"),
             loads_with=_among(found, "loads_with", (OURS, SENTENCES, *(f"AutoModel{s}" for s in SUFFIXES.values()))),
         )
     except (KeyError, TypeError, ValueError) as error:
@@ -154,12 +157,12 @@ POOLING_KEYS: dict[Any, str] = {
 """Our pooling -> its switch in sentence-transformers' 1_Pooling/config.json."""
 
 
-def _names(labels: Any) -> tuple[str, ...]:
-    if not isinstance(labels, Sequence) or isinstance(labels, str) or not all(isinstance(x, str) for x in labels):
-        raise ValueError("labels are not a list of names")
-    if doubles := sorted(x for x, times in Counter(labels).items() if times > 1):
-        raise ValueError(f"labels stand twice: {', '.join(map(repr, doubles[:3]))}")
-    return tuple(labels)
+def _names(names: Any, what: str = "labels") -> tuple[str, ...]:
+    if not isinstance(names, Sequence) or isinstance(names, str) or not all(isinstance(x, str) for x in names):
+        raise ValueError(f"{what} are not a list of names")
+    if doubles := sorted(x for x, times in Counter(names).items() if times > 1):
+        raise ValueError(f"{what} stand twice: {', '.join(map(repr, doubles[:3]))}")
+    return tuple(names)
 
 
 def _among(found: Mapping[str, Any], key: str, allowed: Sequence[Any]) -> Any:
