@@ -92,6 +92,11 @@ def limit_of(config: Config) -> Limit | None:
     return Limit(budget.unit, getattr(budget, budget.unit), config.cluster.price_per_worker_hour)
 
 
+def has_more(limit: Limit | None, summary: Mapping[str, Any]) -> bool:
+    """Whether a run that ended with `summary` goes on: its budget was raised."""
+    return limit is not None and limit.share(spent_of(summary["spent"])) < 1
+
+
 def spent_before(run: Path, manifest: Mapping[str, Any] | None) -> Spent:
     """What a run has spent that goes on from the checkpoint of `manifest` (None: from step 0).
 
@@ -113,16 +118,20 @@ def spent_before(run: Path, manifest: Mapping[str, Any] | None) -> Spent:
 class Ledger:
     """One worker's count of what the run has spent: the same on all ranks after each step."""
 
-    def __init__(self, before: Spent, workers: int, limit: Limit | None, steps: int | None, path: Path | None) -> None:
-        """`before`: when this group began. `steps` end the run where `limit` is None. `path`: of rank 0's file."""
+    def __init__(
+        self, before: Spent, start: int, workers: int, limit: Limit | None, steps: int | None, path: Path | None
+    ) -> None:
+        """`before`: spent when this group began, at step `start`. `steps` end the run where `limit` is None. `path`: of
+        rank 0's file."""
         self._before, self._workers = before, workers
         self._limit, self._steps = limit, steps
         self._begun = time.monotonic()
         self._stop = threading.Event()
         self._path = path
+        self._done = start
         self.spent = before
-        if path is not None:
-            threading.Thread(target=self._keep, daemon=True, name="cloze-ledger").start()
+        self._thread = threading.Thread(target=self._keep, daemon=True, name="cloze-ledger")
+        self._thread.start()
 
     def clock(self) -> float:
         """What this rank adds to the time that all ranks agree on: rank 0 the seconds of this group, others nothing."""
@@ -140,16 +149,15 @@ class Ledger:
         assert self._steps is not None
         return min(1.0, self._done / self._steps)
 
-    _done = 0
-
     @property
     def is_spent(self) -> bool:
-        """Whether a budget ends the run here."""
-        return self._limit is not None and self.share() >= 1
+        """Whether a budget ends the run here; never before its first step."""
+        return self._limit is not None and self._done > 0 and self.share() >= 1
 
     def finish(self) -> Spent:
         """The group ends: write the ledger for the last time and return what was spent, by this rank's clock."""
         self._stop.set()
+        self._thread.join()
         self.spent = replace(self._after(time.monotonic() - self._begun), tokens=self.spent.tokens)
         self._write()
         return self.spent
@@ -159,8 +167,8 @@ class Ledger:
         return Spent(before.tokens, before.seconds + seconds, before.worker_seconds + seconds * self._workers)
 
     def _keep(self) -> None:
-        assert self._path is not None
-        while not self._stop.wait(BUCKET_SECONDS if is_remote(self._path) else LEDGER_SECONDS):
+        seconds = BUCKET_SECONDS if self._path is not None and is_remote(self._path) else LEDGER_SECONDS
+        while not self._stop.wait(seconds):
             self._write()
 
     def _write(self) -> None:

@@ -243,8 +243,8 @@ class Config(Section):
             )
         if self.masking.final_mlm_probability is not None:
             raise ValueError(
-                f"masking.final_mlm_probability={self.masking.final_mlm_probability:g}: it is reached at the last step, "
-                f"and with pretrain.budget.{budget.unit} nobody knows which that is (masks are made ahead of "
+                f"masking.final_mlm_probability={self.masking.final_mlm_probability:g}: it is reached at the last "
+                f"step, and with pretrain.budget.{budget.unit} nobody knows which that is (masks are made ahead of "
                 f"training); give null, or pretrain.steps instead of the budget"
             )
 

@@ -175,6 +175,14 @@ class DeepSpeedEngine:
         self.engine.step()
         return float(self.engine.get_global_grad_norm())
 
+    def accumulate(self, accumulation: int) -> None:
+        """Micro-batches of a step from now on. Call between steps."""
+        engine = self.engine
+        engine.set_train_batch_size(accumulation * engine.train_micro_batch_size_per_gpu() * dist.get_world_size())
+        engine.micro_steps = 0  # DeepSpeed updates where this is a multiple of the number
+        if hasattr(engine.optimizer, "gradient_accumulation_steps"):
+            engine.optimizer.gradient_accumulation_steps = accumulation
+
     def full_state(self) -> dict[str, Tensor]:
         """Every weight and buffer, whole and on the CPU, on rank 0 (empty elsewhere). All ranks must call it."""
         import deepspeed

@@ -30,18 +30,13 @@ class Pacer:
         self._stopped: int | None = None
         self._finished = False
         self._ending = False
-        self._spent: dict[str, Any] = {}
         self._facts: dict[str, Any] = {}
         self._moved = asyncio.Event()
 
-    async def open(self, start: int, spent: dict[str, Any] | None = None) -> int:
-        """Begin a stream at `start`; streams opened before end. Returns the stream's number.
-
-        `spent`: what the run has spent before, for the workers' ledger.
-        """
+    async def open(self, start: int) -> int:
+        """Begin a stream at `start`; streams opened before end. Returns the stream's number."""
         self._generation += 1
         self._start = self._step = start
-        self._spent = spent or {}
         self._finished = self._ending = False
         self._moved.set()
         return self._generation
@@ -49,10 +44,6 @@ class Pacer:
     async def start(self) -> int:
         """The step at which the open stream began: the checkpoint that workers load."""
         return self._start
-
-    async def spent(self) -> dict[str, Any]:
-        """What the run had spent when the open stream began."""
-        return self._spent
 
     async def wait(self, generation: int, step: int) -> str:
         """Return MAKE when generation may make `step`, OVER when its stream is over, END to the first that asks after
@@ -110,7 +101,7 @@ class Pacer:
         return self._latest
 
     async def tell(self, facts: dict[str, Any]) -> None:
-        """Rank 0 tells what it alone knows of the model, for the summary."""
+        """What the stream knows of a start (what the run has spent), and rank 0 of the model and of the end."""
         self._facts |= facts
 
     async def facts(self) -> dict[str, Any]:

@@ -34,8 +34,8 @@ def load(engine: DeepSpeedEngine, folder: Path) -> None:
         forget(folder)
 
 
-def save(engine: DeepSpeedEngine, run: Path, config: Config, step: int) -> None:
-    """Save the state before `step`, all ranks together."""
+def save(engine: DeepSpeedEngine, run: Path, config: Config, step: int, spent: dict[str, Any]) -> None:
+    """Save the state before `step`, all ranks together; `spent`: what the run spent up to there."""
     checkpoint.save(
         run,
         step,
@@ -43,6 +43,6 @@ def save(engine: DeepSpeedEngine, run: Path, config: Config, step: int) -> None:
         barrier=dist.barrier,
         is_first_rank=dist.get_rank() == 0,
         is_first_of_node=is_first_of_node(),
-        facts={"world_size": dist.get_world_size(), "zero_stage": config.zero.stage},
+        facts={"world_size": dist.get_world_size(), "zero_stage": config.zero.stage, "spent": spent},
         keep=config.checkpoints.keep,
     )

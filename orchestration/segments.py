@@ -16,7 +16,7 @@ from data.config import Masking
 from data.masking import Vocabulary, mask_rows, mlm_probability, token_draws
 from data.order import Order, rank_rows
 from data.store import Store, TokenRows, open_store
-from orchestration.plan import number_of_phase
+from orchestration.plan import Phase, number_of_phase
 
 SEGMENT_STEPS = 16  # of one part; LOOKAHEAD_STEPS are a multiple of it
 EVALUATION_VISIT = 2**32 - 1  # key of the masks of held-out rows: fixed, and no visit of training
@@ -24,15 +24,10 @@ EVALUATION_ROWS = 4096  # held-out rows of one part
 
 
 @dataclass(frozen=True)
-class PlanPhase:
-    """Consecutive steps on the rows of one store."""
+class PlanPhase(Phase):
+    """A phase and the store of its rows."""
 
     store: str
-    first_step: int
-    end_step: int
-    """The step behind its last one."""
-    evaluation_batch: int
-    """Held-out rows that one rank evaluates at once."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +136,7 @@ def evaluation_parts(plan: Plan, step: int, world_size: int, ends_run: bool = Fa
     """
     number = number_of_phase(plan.phases, step)
     store = open_phase(plan, number)[0]
-    batch = plan.phases[number].evaluation_batch * world_size
+    batch = plan.phases[number].micro_batch * world_size
     num_rows = store.held_out.num_rows
     rows_per_part = max(1, EVALUATION_ROWS // batch) * batch
     for begin in range(0, max(num_rows, int(ends_run)), rows_per_part):

@@ -58,6 +58,8 @@ class StepRecord:
     gradient_norm: float
     is_last: bool = False
     """Some rank was asked to stop: all ranks stop after this step."""
+    seconds: float = 0.0
+    """Sum of what `clock` said on the ranks."""
 
     @property
     def targets(self) -> int:
@@ -71,11 +73,13 @@ def train_steps(
     learning_rate: Callable[[int], float],
     asked_to_stop: Callable[[], bool] = lambda: False,
     at: Callable[[str, int], None] = lambda stage, step: None,
+    clock: Callable[[], float] = lambda: 0.0,
 ) -> Iterator[StepRecord]:
     """Train on `steps` (step number, this rank's micro-batches); yields after each optimizer step.
 
     Every rank must bring the same number of micro-batches. `asked_to_stop` is called once a step; where one rank says
-    yes, all ranks end after the same step. `at` is told each stage of a step (orchestration/beacon.py).
+    yes, all ranks end after the same step. `clock` is called once a step and summed over ranks: one of them tells the
+    time. `at` is told each stage of a step (orchestration/beacon.py).
     Raises FloatingPointError, on all ranks alike and before the weights move, where the loss of a step is not finite,
     and after a refused update where the gradient is not.
     """
@@ -94,8 +98,9 @@ def train_steps(
             _add(totals, metrics)
         at("all-reduce", step)
         totals["asked_to_stop"] = torch.tensor(float(asked_to_stop()))
+        totals["seconds"] = torch.tensor(clock(), dtype=torch.float64)
         sums_by_name = _reduced(engine, totals)
-        is_last = sums_by_name.pop("asked_to_stop") > 0
+        is_last, seconds = sums_by_name.pop("asked_to_stop") > 0, sums_by_name.pop("seconds")
         terms = {term: sums_by_name.pop(f"loss.{term}") / max(count, 1) for term, count in counts.items()}
         loss = sum(terms.values())
         rate = learning_rate(step)
@@ -105,7 +110,7 @@ def train_steps(
         norm = engine.step(rate)
         if not math.isfinite(norm):
             raise FloatingPointError(f"step {step}: the gradient's norm is {norm} (loss {loss:g}, rate {rate:g})")
-        yield StepRecord(step, loss, terms, counts, sums_by_name, rate, norm, is_last)
+        yield StepRecord(step, loss, terms, counts, sums_by_name, rate, norm, is_last, seconds)
         if is_last:
             return
 

@@ -78,7 +78,8 @@ class Stream(DataConfig):
         run = Path(self._plan.run)
         start, manifest, _complaints = checkpoint.newest(run)
         spent = spent_before(run, manifest)
-        stream: Any = ray.get(self._pacer.open.remote(start, asdict(spent)))
+        stream: Any = ray.get(self._pacer.open.remote(start))
+        ray.get(self._pacer.tell.remote({"spent": asdict(spent)}))
         if start and self._limit is not None and self._limit.share(spent) >= 1:  # trained to the end, not exported
             ray.get(self._pacer.finish.remote())
         shards = build(self._plan, start, world_size, self._pacer, stream)

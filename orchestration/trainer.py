@@ -18,15 +18,17 @@ from pathlib import Path
 from typing import Any
 
 from data.config import UserError
-from data.prepare import prepare
+from data.phases import longest, prepare_phases
 from data.storage import fetch, fetch_once, publish, shown
 from data.store import Store
 from data.tally import TOLD
 from orchestration import checkpoint, metrics
+from orchestration.budget import limit_of
 from orchestration.cause import cause_of
 from orchestration.checkpoint import write_json
 from orchestration.cluster import free_cpus
 from orchestration.config import Config, to_yaml
+from orchestration.plan import phases_of
 from orchestration.progress import Update
 from orchestration.run import cache_of
 from orchestration.weights import located
@@ -37,13 +39,15 @@ POLL_SECONDS = 0.5
 WAIT_SECONDS = 30  # workers start in 10 to 20 s; after that the user is told what they may be waiting for
 
 
-def prepare_rows(config: Config, run: Path, update: Update) -> Store:
-    """The prepared corpus of this config, from the cache or made now; the run keeps its tokenizer and its counts.
+def prepare_rows(config: Config, run: Path, update: Update) -> list[Store]:
+    """The prepared corpus of each phase, from the cache or made now; the run keeps its tokenizer and its counts (those
+    of the longest rows).
 
     Raises UserError where a run that has begun would go on with other rows.
     """
     wanted = config.corpus, config.tokenizer, config.rows, cache_of(config)
-    store = prepare(*wanted, update, run=config.name, autoscales=config.cluster.autoscales)
+    stores = prepare_phases(*wanted, update, run=config.name, autoscales=config.cluster.autoscales)
+    store = longest(stores)
     facts = run / "corpus.json"
     fetch(facts)
     old = _read(facts) if facts.exists() else {"store": str(store.path), **store.manifest}
@@ -58,7 +62,7 @@ def prepare_rows(config: Config, run: Path, update: Update) -> Store:
             f"corpus.sources: run {run.name} was trained on rows {Path(old['store']).name}, the files now give "
             f"{store.path.name}; restore the files, or give another name=NAME"
         )
-    update(f"rows: {store.train.num_rows + store.held_out.num_rows:,} of {config.rows.length} tokens", 1.0)
+    update(f"rows: {store.train.num_rows + store.held_out.num_rows:,} of {config.rows.longest} tokens", 1.0)
     write_json(facts, {"store": str(store.path), **store.manifest})
     shutil.copytree(store.tokenizer_folder, run / "tokenizer", dirs_exist_ok=True)
     quarantine = fetch_once(store.path / "quarantine.jsonl")
@@ -67,13 +71,13 @@ def prepare_rows(config: Config, run: Path, update: Update) -> Store:
         publish(run / "quarantine.jsonl")
     publish(facts)
     publish(run / "tokenizer")
-    return store
+    return stores
 
 
 def pretrain(
-    config: Config, run: Path, store: Store, dump_batches: str | None, update: Update
+    config: Config, run: Path, stores: list[Store], dump_batches: str | None, update: Update
 ) -> dict[str, Any]:
-    """Train on `store` and write the export and summary.json, which is returned. Ray must be joined.
+    """Train on the store of each phase and write the export and summary.json, which is returned. Ray must be joined.
 
     Raises RuntimeError naming rank and step where the worker group fails for good.
     """
@@ -84,19 +88,21 @@ def pretrain(
 
     from orchestration.group import Collectives, WorkerGroup
     from orchestration.pacer import Pacer
-    from orchestration.stream import Plan, Stream, order_of
+    from orchestration.segments import Plan, PlanPhase, order_of
+    from orchestration.stream import Stream
     from orchestration.worker import Job, pretrain_worker
 
     for complaint in checkpoint.newest(run)[2]:
         logger.warning("checkpoint passed over: %s", complaint)
-    weights = config.corpus.weights
+    weights, batch, limit = config.corpus.weights, config.pretrain.global_batch, limit_of(config)
     plan = Plan(
         run=str(run),
-        store=str(store.path),
+        phases=tuple(
+            PlanPhase(**vars(phase), store=str(store.path))
+            for store, phase in zip(stores, phases_of(config), strict=True)
+        ),
         seed=config.seed,
-        steps=config.pretrain.steps,
-        global_batch=config.pretrain.global_batch,
-        evaluation_batch=config.pretrain.micro_batch,
+        global_batch=batch,
         eval_every_steps=config.pretrain.eval_every_steps,
         masking=config.masking,
         weights=weights,
@@ -110,10 +116,10 @@ def pretrain(
         config=located(config),
         run=str(run),
         tokenizer_folder=str(run / "tokenizer"),
-        tokenizer=store.manifest["tokenizer"],
-        data=store.path.name,
+        tokenizer=longest(stores).manifest["tokenizer"],
+        data=longest(stores).path.name,
         recipe=to_yaml(config),
-        steps_per_epoch=order_of(store, weights, config.seed, config.pretrain.global_batch).steps_per_epoch,
+        steps_per_epoch=tuple(order_of(store, weights, config.seed, batch).steps_per_epoch for store in stores),
         dump_batches=str(Path(dump_batches).absolute()) if dump_batches else None,
         fault=os.environ.get("CLOZE_FAULT"),
         pacer=pacer,
@@ -135,7 +141,7 @@ def pretrain(
             failure_config=FailureConfig(max_failures=config.scaling.max_restarts),
         ),
         datasets={"rows": ray.data.range(1)},  # a placeholder: Stream builds the dataset at the cursor
-        dataset_config=Stream(plan, pacer),
+        dataset_config=Stream(plan, pacer, limit),
     )
     with _following(pacer, config, update):
         try:
@@ -145,23 +151,32 @@ def pretrain(
             raise RuntimeError(cause_of(error)) from error
     step: Any = ray.get(pacer.stopped_at.remote())
     if step is not None:
-        update(f"step {step:,}/{config.pretrain.steps:,}", step / config.pretrain.steps, step=step)
+        total = config.pretrain.total_steps
+        update(step_text(config, step), None if total is None else step / total, step=step)
         raise KeyboardInterrupt(f"stopped and saved at step {step:,}; the same command goes on from there")
     if failure := ray.get(pacer.failure.remote()):
         raise RuntimeError(failure)
     metrics.bring(run / "metrics.jsonl")
     facts: Any = ray.get(pacer.facts.remote())
-    summary = {**summarise(config, run, store), **facts}
+    summary = {**summarise(config, run, stores), **facts}
     write_json(run / "summary.json", summary)
     publish(run / "summary.json")
     last = {"step": summary["steps"], "loss": summary["loss"], "tokens_per_second": summary["tokens_per_second"]}
-    text = "step {step:,}/{steps:,}  loss {loss:.3f}  {tokens_per_second:,.0f} tokens/s"
-    update(text.format(steps=config.pretrain.steps, **last), 1.0, **last, eval_loss=summary["eval_loss_after"])
+    text = f"{step_text(config, last['step'])}  loss {last['loss']:.3f}  {last['tokens_per_second']:,.0f} tokens/s"
+    update(text, 1.0, **last, eval_loss=summary["eval_loss_after"])
     return summary
 
 
-def summarise(config: Config, run: Path, store: Store) -> dict[str, Any]:
-    """summary.json: from metrics.jsonl, which restarts do not falsify, and the store's counts."""
+def step_text(config: Config, step: int) -> str:
+    """How far a run is, by its steps."""
+    total = config.pretrain.total_steps
+    return f"step {step:,}" if total is None else f"step {step:,}/{total:,}"
+
+
+def summarise(config: Config, run: Path, stores: list[Store]) -> dict[str, Any]:
+    """summary.json: from metrics.jsonl, which restarts do not falsify, and the counts of the stores: where there are
+    several, rows and held-out rows are those of the last phase."""
+    store, phases, limit = stores[-1], phases_of(config), limit_of(config)
     lines = list(metrics.read(run / "metrics.jsonl"))
     steps = [line for line in lines if "loss" in line]
     evaluations = [line for line in lines if "eval_loss" in line]
@@ -186,6 +201,8 @@ def summarise(config: Config, run: Path, store: Store) -> dict[str, Any]:
         "rows": store.train.num_rows,
         "held_out_rows": store.held_out.num_rows,
         **{name: store.manifest[name] for name in TOLD},
+        **({"rows_length": list(config.rows.lengths)} if len(phases) > 1 else {}),
+        **({"budget": {limit.unit: limit.amount}} if limit is not None else {}),
         "export": shown(run / "export"),
     }
 
@@ -203,7 +220,7 @@ def _following(pacer: Any, config: Config, update: Update) -> Iterator[None]:
             raise KeyboardInterrupt
         asked.set()
 
-    arguments = (pacer, config.pretrain.steps, update, ended, asked)
+    arguments = (pacer, config, update, ended, asked)
     thread = threading.Thread(target=_follow, args=arguments, daemon=True)
     thread.start()
     handlers = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -216,12 +233,13 @@ def _following(pacer: Any, config: Config, update: Update) -> Iterator[None]:
         thread.join()
 
 
-def _follow(pacer: Any, steps: int, update: Update, ended: threading.Event, asked: threading.Event) -> None:
+def _follow(pacer: Any, config: Config, update: Update, ended: threading.Event, asked: threading.Event) -> None:
     """Ask the pacer until training has ended; tell it when the user wants to stop."""
     import ray
     from ray.exceptions import RayError
 
-    text, facts, begun = "starting workers", dict[str, Any](), time.monotonic()
+    text, facts, begun, share = "starting workers", dict[str, Any](), time.monotonic(), None
+    limit, total = limit_of(config), config.pretrain.total_steps
     while not ended.wait(POLL_SECONDS):
         try:
             line, restarts = ray.get([pacer.latest.remote(), pacer.restarts.remote()], timeout=5)
@@ -237,13 +255,17 @@ def _follow(pacer: Any, steps: int, update: Update, ended: threading.Event, aske
         if "loss" in line:
             rate = line["tokens_per_second"]
             facts |= {"step": line["step"] + 1, "loss": line["loss"], "tokens_per_second": rate}
-            text = f"step {line['step'] + 1:,}/{steps:,}  loss {line['loss']:.3f}  {rate:,.0f} tokens/s"
+            text = f"{step_text(config, line['step'] + 1)}  loss {line['loss']:.3f}  {rate:,.0f} tokens/s"
         elif line:
-            text = f"step {line['step']:,}/{steps:,}  held-out loss {line['eval_loss']:.3f}"
+            text = f"{step_text(config, line['step'])}  held-out loss {line['eval_loss']:.3f}"
             facts |= {"step": line["step"], "eval_loss": line["eval_loss"]}
         if asked.is_set() and line:
-            text = f"stopping: the workers save (once more Ctrl-C: at once)  step {line['step']:,}/{steps:,}"
-        update(text, line["step"] / steps if line else None, **facts, restarts=restarts)
+            text = f"stopping: the workers save (once more Ctrl-C: at once)  {step_text(config, line['step'])}"
+        if line and total is not None:
+            share = line["step"] / total
+        share = line.get("budget_share", share)
+        budget = f"  {share:.1%} of {limit.text}" if limit is not None and share is not None else ""
+        update(text + budget, share, **facts, restarts=restarts)
 
 
 def _read(path: Path) -> dict[str, Any]:

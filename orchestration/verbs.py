@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from data.storage import place, publish, shown
+from orchestration.budget import has_more, in_words, limit_of
 from orchestration.cluster import (
     address_of,
     ask_for_cpus,
@@ -45,6 +46,7 @@ def show(options: argparse.Namespace) -> int:
 def pretrain(options: argparse.Namespace) -> int:
     """Prepare rows and train; or only say what would be done."""
     config = load_config(options.recipe, options.overrides)
+    from data.phases import longest
     from data.tally import tell
     from orchestration import trainer
     from orchestration.checks import check, remarks
@@ -52,7 +54,8 @@ def pretrain(options: argparse.Namespace) -> int:
 
     run = folder_of(config)
     check(config, run)
-    if (summary := summary_of(run)) is not None:
+    limit = limit_of(config)
+    if (summary := summary_of(run)) is not None and not has_more(limit, summary):
         print(f"{config.name} is finished: nothing to do. Another name=NAME makes a new run.")
         print(_outcome(summary, run))
         return 0
@@ -68,18 +71,20 @@ def pretrain(options: argparse.Namespace) -> int:
             check_workers(config.scaling, nodes, config.cluster.autoscales)
             await_nodes(config, progress)
             with progress.stage("corpus") as update:
-                store = trainer.prepare_rows(config, run, update)
+                stores = trainer.prepare_rows(config, run, update)
+            store = longest(stores)
             progress.say(Stage("corpus").line(tell(store.manifest)))
             for remark in remarks(config, store):
                 progress.say(Stage("corpus").line(f"note: {remark}"))
             for line in try_weights(config, store):
                 progress.say(Stage("encoder").line(line))
             with progress.stage("pretrain") as update:
-                summary = trainer.pretrain(config, run, store, options.dump_batches, update)
+                summary = trainer.pretrain(config, run, stores, options.dump_batches, update)
         print(_outcome(summary, run), file=terminal.out)
         return 0
 
-    return _in_run(config, run, work, steps=config.pretrain.steps, workers=config.scaling.workers)
+    goal = {"steps": config.pretrain.total_steps, "budget": limit.text if limit is not None else None}
+    return _in_run(config, run, work, **goal, workers=config.scaling.workers)
 
 
 def await_nodes(config: Config, progress: Progress) -> None:
@@ -115,6 +120,10 @@ def _outcome(summary: dict[str, Any], run: Path) -> str:
                 told = "none" if before is None else f"{before:.1%}"
                 held_out += f", {name.replace('_', ' ')} {told} -> {after:.1%}"
     speed = f"{summary['tokens']:,} tokens in {summary['seconds']:,.0f} s, {summary['tokens_per_second']:,.0f} tokens/s"
+    if len(lengths := summary.get("rows_length", [])) > 1:
+        held_out += f" (rows of {', then '.join(map(str, lengths))} tokens)"
+    if "spent" in summary:  # a run that ended before spending was counted does not say
+        speed += f"; spent: {in_words(summary['spent'])} in {summary['steps']:,} steps"
     return f"{held_out}\n{speed}\nencoder {as_typed(run / 'export')}   log {as_typed(run / 'log')}"
 
 

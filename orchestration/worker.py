@@ -8,8 +8,7 @@ come through `get_dataset_shard` and nowhere else. Nothing that is called below 
 
 import os
 import socket
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -19,11 +18,13 @@ import ray.train
 import torch
 import torch.distributed as dist
 
+from data.batches import Part
 from data.storage import fetch, is_remote, publish
 from model.export import export_objective
 from model.objectives.catalogue import build_objective
 from orchestration import checkpoint, metrics
 from orchestration.beacon import Beacon, fault_of
+from orchestration.budget import LEDGER, Ledger, in_words, limit_of, spent_of, told
 from orchestration.clock import Clock
 from orchestration.config import Config
 from orchestration.engine import DeepSpeedEngine
@@ -31,9 +32,9 @@ from orchestration.feed import Feed
 from orchestration.gauges import WorkerGauges, group_peak
 from orchestration.group import worker_device
 from orchestration.journal import Journal
-from orchestration.plan import step_plan
+from orchestration.plan import number_of_phase, phases_of, step_plan
 from orchestration.saving import load, save
-from orchestration.schedule import learning_rate
+from orchestration.schedule import learning_rate, rate_of_share
 from orchestration.steps import evaluate, train_steps
 from orchestration.stream import parts_of
 from orchestration.weights import fetch_weights
@@ -55,10 +56,21 @@ class Job:
     """Fingerprint of the prepared rows."""
     recipe: str
     """The run's config.yaml, for the model card."""
-    steps_per_epoch: int
+    steps_per_epoch: tuple[int, ...]
+    """Of each phase."""
     dump_batches: str | None
     fault: str | None
     pacer: Any
+
+    def epoch_of(self, step: int) -> int:
+        """Which epoch of its phase's rows `step` is of."""
+        phases = phases_of(self.config)
+        number = number_of_phase(phases, step)
+        return (step - phases[number].first_step) // self.steps_per_epoch[number]
+
+    def kind_of(self, part: Part) -> tuple[int, bool]:
+        """Number of the phase, and whether it is evaluated: parts of one kind in a row go together."""
+        return number_of_phase(phases_of(self.config), part.first_step), part.evaluation
 
 
 def pretrain_worker(job: Job) -> None:
@@ -74,7 +86,14 @@ def pretrain_worker(job: Job) -> None:
     share_cores(ray.train.get_context().get_local_world_size(), device)
     bf16 = uses_bf16(pretrain.precision, device)
 
-    accumulation = step_plan(config, dist.get_world_size()).accumulation
+    start: Any = ray.get(job.pacer.start.remote())  # where the stream begins: the only source of that number
+    facts: Any = ray.get(job.pacer.facts.remote())
+    workers, limit, total_steps = dist.get_world_size(), limit_of(config), pretrain.total_steps
+    kept_in = run / LEDGER if rank == 0 else None
+    ledger = Ledger(spent_of(facts["spent"]), start, workers, limit, total_steps, kept_in)
+
+    phases = phases_of(config)
+    accumulation = [step_plan(config, workers, number).accumulation for number in range(len(phases))]
     fetch_weights(config)
     objective = build_objective(config.objective, config.encoder, job.tokenizer, config.seed)[0]
     if rank == 0:
@@ -82,8 +101,8 @@ def pretrain_worker(job: Job) -> None:
     engine = DeepSpeedEngine(
         objective,
         stage=config.zero.stage,
-        micro_batch=pretrain.micro_batch,
-        accumulation=accumulation,
+        micro_batch=phases[0].micro_batch,
+        accumulation=accumulation[0],
         weight_decay=pretrain.weight_decay,
         gradient_clipping=pretrain.gradient_clipping,
         bf16=bf16,
@@ -92,14 +111,12 @@ def pretrain_worker(job: Job) -> None:
     )
 
     shard = ray.train.get_dataset_shard("rows")
-    start: Any = ray.get(job.pacer.start.remote())  # where the stream begins: the only source of that number
     if start:
         load(engine, checkpoint.folder_of(run, start))
-    journal = Journal(run, start, job.steps_per_epoch, job.pacer) if rank == 0 else None
+    journal = Journal(run, start, job.epoch_of, job.pacer) if rank == 0 else None
     gauges = WorkerGauges(
         config.name,
         rank,
-        pretrain.steps,
         restarts=ray.get(job.pacer.restarts.remote()),
         flops=objective.flops,
         peak=group_peak(device, bf16, config.scaling.gpus_per_worker),
@@ -109,42 +126,59 @@ def pretrain_worker(job: Job) -> None:
     if dump_folder:
         metrics.cut(dump_folder / f"rank{rank}.jsonl", start)
     beacon = Beacon(rank, fault_of(job.fault) if job.fault and start == 0 else None)
-    feed = Feed(rank, config.seed, pretrain.micro_batch, accumulation, job.tokenizer["pad_id"], dump_folder)
-    rate = partial(
-        learning_rate,
-        steps=pretrain.steps,
-        peak=pretrain.learning_rate,
-        warmup_ratio=pretrain.warmup_ratio,
-        schedule=pretrain.schedule,
-    )
+    feeds = [
+        Feed(rank, config.seed, phase.micro_batch, count, job.tokenizer["pad_id"], dump_folder)
+        for phase, count in zip(phases, accumulation, strict=True)
+    ]
+    line = {"peak": pretrain.learning_rate, "warmup_ratio": pretrain.warmup_ratio, "schedule": pretrain.schedule}
+
+    def rate(step: int) -> float:
+        if total_steps is None:
+            return rate_of_share(ledger.share(), **line)
+        return learning_rate(step, total_steps, **line)
+
     clock = Clock()
     step, scores = start, {}
     try:
-        for is_evaluation, parts in groupby(clock.waiting(parts_of(shard, rank)), key=lambda part: part.evaluation):
+        # What the stream brought ahead of a budget's end is passed over here, up to an evaluation: all are the same.
+        for (number, is_evaluation), parts in groupby(clock.waiting(parts_of(shard, rank)), key=job.kind_of):
+            feed, phase = feeds[number], phases[number]
             if is_evaluation:
                 beacon.at("evaluating", step)
                 scores = evaluate(engine, feed.evaluation(parts))
                 if journal:
-                    journal.write_evaluation(step, scores)
+                    journal.write_evaluation(step, scores, {"rows_length": phase.length} if len(phases) > 1 else {})
                 gauges.evaluation(scores)
                 clock.lap()
+                if ledger.is_spent:
+                    break
                 continue
+            if ledger.is_spent:
+                continue
+            engine.accumulate(accumulation[number])
             asked_to_stop = journal.asked_to_stop if journal else lambda: False
             steps = feed.steps(parts, step, gauges.read, beacon.at)
-            for record in train_steps(engine, steps, rate, asked_to_stop, beacon.at):
+            for record in train_steps(engine, steps, rate, asked_to_stop, beacon.at, ledger.clock):
                 step, lap = record.step + 1, clock.lap()
+                ledger.count(record.step, record.metrics["tokens"], record.seconds)
                 if journal:
-                    journal.write_step(record, *lap)
-                gauges.step(record, *lap)
-                if step % config.checkpoints.every_steps == 0 or step == pretrain.steps or record.is_last:
+                    journal.write_step(record, *lap, ledger.share() if limit else None)
+                gauges.step(record, *lap, ledger.share())
+                is_end = step == total_steps or ledger.is_spent
+                if step % config.checkpoints.every_steps == 0 or is_end or record.is_last:
                     if journal:
                         journal.carry()  # before the checkpoint: a run that resumes there has all lines
                     beacon.at("saving")
-                    save(engine, run, config, step)
+                    save(engine, run, config, step, asdict(ledger.spent))
                     gauges.checkpoint(clock.lap()[0])
                 if record.is_last:
+                    ledger.finish()
                     ray.get(job.pacer.stopped.remote(step))
                     return
+                if ledger.is_spent:
+                    if journal:
+                        ray.get(job.pacer.finish.remote())
+                    break
     except FloatingPointError as error:  # on all ranks alike, and the same again after a restart
         ray.get(job.pacer.fail.remote(str(error)))
         return
@@ -155,7 +189,9 @@ def pretrain_worker(job: Job) -> None:
     state = engine.full_state()  # every rank takes part in gathering
     if journal:
         fetch(Path(job.tokenizer_folder))
-        export_objective(objective, state, job.tokenizer_folder, run / "export", card(job, scores))
+        spent = told(ledger.finish(), config.cluster.price_per_worker_hour)
+        ray.get(job.pacer.tell.remote({"spent": spent}))
+        export_objective(objective, state, job.tokenizer_folder, run / "export", card(job, scores, step, spent))
         publish(run / "export", last="config.json")
         journal.finish()
     dist.barrier()
@@ -172,9 +208,11 @@ def uses_bf16(precision: str, device: torch.device) -> bool:
     return precision == "bf16" or (precision == "auto" and device.type == "cuda" and torch.cuda.is_bf16_supported())
 
 
-def card(job: Job, scores: dict[str, float]) -> dict[str, Any]:
+def card(job: Job, scores: dict[str, float], steps: int, spent: dict[str, Any]) -> dict[str, Any]:
     """Title, facts and recipe of the export's model card."""
     config = job.config
+    phases = phases_of(config)
+    parts = [f"{steps:,}" if len(phases) == 1 else f"{phase.end_step - phase.first_step:,}" for phase in phases]
     sources = [source.path for source in config.corpus.sources]
     facts: dict[str, Any] = {
         "title": f"{config.name}: a {config.encoder.family} encoder pretrained with Cloze",
@@ -182,9 +220,10 @@ def card(job: Job, scores: dict[str, float]) -> dict[str, Any]:
         "corpus": ", ".join(sources[:10]) + (f" and {len(sources) - 10} more" if len(sources) > 10 else ""),
         "data fingerprint": job.data,
         "tokenizer fingerprint": job.tokenizer["fingerprint"],
-        "steps": config.pretrain.steps,
+        "steps": ", then ".join(parts),
         "rows per step": config.pretrain.global_batch,
-        "tokens per row": config.rows.length,
+        "tokens per row": ", then ".join(str(length) for length in config.rows.lengths),
+        "spent": in_words(spent),
         "seed": config.seed,
         "recipe": job.recipe,
     }

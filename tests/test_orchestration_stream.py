@@ -16,7 +16,7 @@ from data.batches import Part, decode
 from data.config import Masking
 from data.order import GROUP_ROWS, WINDOW_ROWS
 from data.store import Shards, Store, open_store
-from orchestration.pacer import END, LOOKAHEAD_STEPS, MAKE, OVER, Pacer
+from orchestration.pacer import LOOKAHEAD_STEPS, MAKE, OVER, Pacer
 from orchestration.segments import Plan, PlanPhase, order_of, window_of
 from orchestration.stream import build, generate, parts_of
 
@@ -31,7 +31,7 @@ def plan_of(folder: Path, *stores: Store, steps: tuple[int, ...] = (STEPS,), **s
     }  # fmt: skip
     ends = [sum(steps[: number + 1]) for number in range(len(steps))]
     phases = tuple(
-        PlanPhase(str(store.path), end - count, end, evaluation_batch=4)
+        PlanPhase(end - count, end, length=16, micro_batch=4, store=str(store.path))
         for store, end, count in zip(stores, ends, steps, strict=True)
     )
     return Plan(run=str(folder), phases=phases, **{**defaults, **settings})
@@ -151,8 +151,7 @@ def run_alone(plan: Plan, start: int, world_size: int = 1) -> list[Part]:
     ray.get(pacer.begin.remote(10**9, {}))
     windows = {"begin": np.array([window_of(plan, start)]), "end": np.array([window_of(plan, plan.steps) + 1])}
     blocks = generate(windows, plan, start, world_size, pacer, stream)
-    parts = [decode(payload) for block in blocks for payload in block["part"]]
-    return parts
+    return [decode(payload) for block in blocks for payload in block["part"]]
 
 
 @pytest.fixture

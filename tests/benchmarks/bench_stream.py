@@ -102,7 +102,7 @@ def measure(folder: Path, num_rows: int) -> Cost:
     store = write_store(folder, num_rows)
     steps = order_of(store, (1.0,), 0, GLOBAL_BATCH).steps_per_epoch
     plan = Plan(
-        run=str(folder), phases=(PlanPhase(str(folder), 0, steps, evaluation_batch=8),), seed=0,
+        run=str(folder), phases=(PlanPhase(0, steps, length=128, micro_batch=8, store=str(folder)),), seed=0,
         global_batch=GLOBAL_BATCH, eval_every_steps=None, masking=Masking(), weights=(1.0,),
     )  # fmt: skip
     drain(plan, 0, 1)  # processes start once
