@@ -58,10 +58,10 @@ def told(spent: Spent, price: float | None) -> dict[str, Any]:
 
 
 def in_words(facts: Mapping[str, Any]) -> str:
-    """`told` in a line: 1,234,567 tokens, 2 h 07 min, 4.23 worker-hours, 8.47 in money."""
+    """Time and money of `told`: 2 h 07 min, 4.23 worker-hours, 8.47 in money."""
     money = f", {facts['money']:,.4g} in money" if "money" in facts else ""
     hours = f"{facts['worker_seconds'] / 3600:,.4g} worker-hours"
-    return f"{facts['tokens']:,} tokens, {duration(facts['seconds'])}, {hours}{money}"
+    return f"{duration(facts['seconds'])}, {hours}{money}"
 
 
 @dataclass(frozen=True)

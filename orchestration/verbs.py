@@ -123,7 +123,7 @@ def _outcome(summary: dict[str, Any], run: Path) -> str:
     if len(lengths := summary.get("rows_length", [])) > 1:
         held_out += f" (rows of {', then '.join(map(str, lengths))} tokens)"
     if "spent" in summary:  # a run that ended before spending was counted does not say
-        speed += f"; spent: {in_words(summary['spent'])} in {summary['steps']:,} steps"
+        speed += f"; {summary['steps']:,} steps, spent: {in_words(summary['spent'])}"
     return f"{held_out}\n{speed}\nencoder {as_typed(run / 'export')}   log {as_typed(run / 'log')}"
 
 

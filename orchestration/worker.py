@@ -86,6 +86,7 @@ def pretrain_worker(job: Job) -> None:
     share_cores(ray.train.get_context().get_local_world_size(), device)
     bf16 = uses_bf16(pretrain.precision, device)
 
+    shard = ray.train.get_dataset_shard("rows")  # this lays the stream out, so it comes before its number is asked
     start: Any = ray.get(job.pacer.start.remote())  # where the stream begins: the only source of that number
     facts: Any = ray.get(job.pacer.facts.remote())
     workers, limit, total_steps = dist.get_world_size(), limit_of(config), pretrain.total_steps
@@ -110,7 +111,6 @@ def pretrain_worker(job: Job) -> None:
         device=device,
     )
 
-    shard = ray.train.get_dataset_shard("rows")
     if start:
         load(engine, checkpoint.folder_of(run, start))
     journal = Journal(run, start, job.epoch_of, job.pacer) if rank == 0 else None
@@ -223,6 +223,7 @@ def card(job: Job, scores: dict[str, float], steps: int, spent: dict[str, Any]) 
         "steps": ", then ".join(parts),
         "rows per step": config.pretrain.global_batch,
         "tokens per row": ", then ".join(str(length) for length in config.rows.lengths),
+        "tokens trained on": f"{spent['tokens']:,}",
         "spent": in_words(spent),
         "seed": config.seed,
         "recipe": job.recipe,
