@@ -29,7 +29,7 @@ from orchestration.budget import Limit, spent_before
 from orchestration.pacer import END, MAKE, OVER
 from orchestration.segments import Plan, evaluation_parts, window_of, window_parts
 
-ALONE_WINDOWS = 500  # windows that are a task of their own; Ray keeps every task's item from the start
+ALONE_WINDOWS = 200  # windows that are a task of their own; Ray keeps every task's item from the start
 
 
 def generate(

@@ -16,7 +16,7 @@ from data.batches import Part, decode
 from data.config import Masking
 from data.order import GROUP_ROWS, WINDOW_ROWS
 from data.store import Shards, Store, open_store
-from orchestration.pacer import LOOKAHEAD_STEPS, MAKE, OVER, Pacer
+from orchestration.pacer import END, LOOKAHEAD_STEPS, MAKE, OVER, Pacer
 from orchestration.segments import Plan, PlanPhase, order_of, window_of
 from orchestration.stream import build, generate, parts_of
 
@@ -239,3 +239,78 @@ def test_the_share_of_targets_follows_the_run(ray_4_cpus, tmp_path):
             shares[int(step)] = (part.labels[here] >= 0).sum() / (part.lengths[here] - 2).sum()
     assert [round(shares[step], 1) for step in (0, 9)] == [0.4, 0.1]
     assert all(shares[step] > shares[step + 1] for step in range(9))
+
+
+def test_phases_follow_one_another_each_on_its_own_rows(ray_4_cpus, tmp_path):
+    """The rows and masks of each phase are those of a run of that phase alone; only the steps are numbered through."""
+    short = made_store(tmp_path / "short", [170, 1], held_out=11)
+    long = made_store(tmp_path / "long", [120], held_out=7, length=24)
+    plan = plan_of(tmp_path, short, long, steps=(30, 20))
+    alone = [by_row(run_alone(plan_of(tmp_path, store, steps=(n,)), 0)) for store, n in ((short, 30), (long, 20))]
+    expected = alone[0] | {(step + 30, row): seen for (step, row), seen in alone[1].items()}
+    parts = run_alone(plan, 0, world_size=2)
+    assert by_row(parts) == expected
+    held_out: dict[int, list[int]] = {}
+    for part in parts:
+        if part.evaluation:
+            held_out.setdefault(part.first_step, []).extend(part.row_ids.tolist())
+            assert part.input_ids.shape[1] == (16 if part.first_step < 30 else 24)
+    assert {step: sorted(rows) for step, rows in held_out.items()} == {
+        0: list(range(11)), 30: list(range(7)), 40: list(range(7)), 50: list(range(7)),
+    }  # fmt: skip
+    for start in (13, 29, 30, 31, 49, 50):  # inside a phase, at the border, at the end
+        rest = run_alone(plan, start, world_size=3)
+        assert by_row(rest) == {key: seen for key, seen in expected.items() if key[0] >= start}
+    steps = [part.first_step for part in drain_parts(plan, 25, 2)[0] if not part.evaluation]
+    assert steps[0] == 25 and 30 in steps and steps == sorted(steps)
+
+
+def drain_parts(plan: Plan, start: int, world_size: int, spent_at: int | None = None) -> list[list[Part]]:
+    """The parts of each rank through Ray Data; at step `spent_at` the ranks agree that the budget is spent."""
+    pacer = Pacer.remote()
+    stream = ray.get(pacer.open.remote(start))
+    shards = build(plan, start, world_size, pacer, stream)
+    seen: list[list[Part]] = [[] for _ in range(world_size)]
+
+    def consume(rank: int) -> None:
+        for part in parts_of(shards[rank], rank):
+            seen[rank].append(part)
+            if rank == 0 and not part.evaluation:
+                ray.get(pacer.begin.remote(part.last_step, {}))
+                if spent_at is not None and part.first_step <= spent_at < part.last_step:
+                    ray.get(pacer.finish.remote())
+
+    threads = [threading.Thread(target=consume, args=(rank,)) for rank in range(world_size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+        assert not thread.is_alive(), "the stream hangs"
+    return seen
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("held_out", [41, 0])
+def test_a_spent_budget_ends_a_stream_of_a_billion_steps_with_one_evaluation(ray_4_cpus, tmp_path, held_out):
+    store = made_store(tmp_path / "store", [170, 1, 189], held_out=held_out)
+    endless = plan_of(tmp_path, store, steps=(10**9,), eval_every_steps=None)
+    begun = time.monotonic()
+    ranks = drain_parts(endless, 70, 2, spent_at=150)
+    assert time.monotonic() - begun < 60
+    trained = [{part.last_step for part in parts if not part.evaluation} for parts in ranks]
+    assert trained[0] == trained[1], "every rank gets the same steps, also those that are passed over"
+    assert 150 < max(trained[0]) <= 150 + LOOKAHEAD_STEPS + 2 * 16
+    evaluated = sorted(row for parts in ranks for part in parts if part.evaluation for row in part.row_ids.tolist())
+    assert evaluated == list(range(held_out))
+    assert all(parts[-1].evaluation is bool(held_out) for parts in ranks)
+
+
+def test_after_the_end_one_waiter_makes_the_evaluation_and_the_others_nothing(ray_4_cpus):
+    pacer = Pacer.remote()
+    stream = ray.get(pacer.open.remote(0))
+    waiting = [pacer.wait.remote(stream, 10_000 + step) for step in range(3)]
+    assert ray.wait(waiting, timeout=0.5)[0] == []
+    ray.get(pacer.finish.remote())
+    assert sorted(ray.get([*waiting, pacer.wait.remote(stream, 0)], timeout=10)) == [END, OVER, OVER, OVER]
+    again = ray.get(pacer.open.remote(5))
+    assert ray.get(pacer.wait.remote(again, 5), timeout=10) == MAKE
