@@ -1,33 +1,24 @@
-"""What a run has spent, what it may spend, and the ledger in which its workers keep count.
+"""What a run has spent and what it may spend.
 
-In: a config, the newest checkpoint's manifest, the steps of a worker group. Out: the share of the budget that is spent,
-equal on all ranks, and `spent.json` in the run's folder. Knows neither Ray nor torch.
-
-Tokens are counted by steps, from the checkpoint on: what a fault made the run repeat counts once, and the same steps
-give the same count, whatever the number of workers. Time is counted by the clock of rank 0, while the worker group
-exists: repeated steps, evaluations and saves count, waiting for workers does not. It reaches the other ranks in the
-all-reduce of each step; the ledger's file, written every LEDGER_SECONDS, keeps what was spent since the checkpoint when
-a driver is killed.
+In: a config, a checkpoint's manifest, the ledger's file in the run's folder (orchestration/ledger.py writes it). Out:
+what was spent in tokens, time and money, the share of the budget that this is, and both in words. Knows neither Ray nor
+torch.
 """
 
 import json
 import logging
-import threading
-import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from data.storage import fetch, is_remote, publish
-from orchestration.checkpoint import write_json
+from data.storage import fetch
 from orchestration.config import Config
 from orchestration.progress import duration
 
 logger = logging.getLogger(__name__)
 
 LEDGER = "spent.json"
-LEDGER_SECONDS, BUCKET_SECONDS = 10.0, 30.0  # a bucket's as often as metrics are carried there
 
 
 @dataclass(frozen=True)
@@ -113,70 +104,3 @@ def spent_before(run: Path, manifest: Mapping[str, Any] | None) -> Spent:
         return saved
     seconds = max(saved.seconds, ledger.seconds), max(saved.worker_seconds, ledger.worker_seconds)
     return Spent(saved.tokens, *seconds)
-
-
-class Ledger:
-    """One worker's count of what the run has spent: the same on all ranks after each step."""
-
-    def __init__(
-        self, before: Spent, start: int, workers: int, limit: Limit | None, steps: int | None, path: Path | None
-    ) -> None:
-        """`before`: spent when this group began, at step `start`. `steps` end the run where `limit` is None. `path`: of
-        rank 0's file."""
-        self._before, self._workers = before, workers
-        self._limit, self._steps = limit, steps
-        self._begun = time.monotonic()
-        self._stop = threading.Event()
-        self._path = path
-        self._done = start
-        self.spent = before
-        self._thread = threading.Thread(target=self._keep, daemon=True, name="cloze-ledger")
-        self._thread.start()
-
-    def clock(self) -> float:
-        """What this rank adds to the time that all ranks agree on: rank 0 the seconds of this group, others nothing."""
-        return 0.0 if self._path is None else time.monotonic() - self._begun
-
-    def count(self, step: int, tokens: float, seconds: float) -> None:
-        """A step was done: its tokens over all ranks, and the agreed time, as its all-reduce told them."""
-        self.spent = replace(self._after(seconds), tokens=self.spent.tokens + round(tokens))
-        self._done = step + 1
-
-    def share(self) -> float:
-        """How far the run is, 0 to 1."""
-        if self._limit is not None:
-            return self._limit.share(self.spent)
-        assert self._steps is not None
-        return min(1.0, self._done / self._steps)
-
-    @property
-    def is_spent(self) -> bool:
-        """Whether a budget ends the run here; never before its first step."""
-        return self._limit is not None and self._done > 0 and self.share() >= 1
-
-    def finish(self) -> Spent:
-        """The group ends: write the ledger for the last time and return what was spent, by this rank's clock."""
-        self._stop.set()
-        self._thread.join()
-        self.spent = replace(self._after(time.monotonic() - self._begun), tokens=self.spent.tokens)
-        self._write()
-        return self.spent
-
-    def _after(self, seconds: float) -> Spent:
-        before = self._before
-        return Spent(before.tokens, before.seconds + seconds, before.worker_seconds + seconds * self._workers)
-
-    def _keep(self) -> None:
-        seconds = BUCKET_SECONDS if self._path is not None and is_remote(self._path) else LEDGER_SECONDS
-        while not self._stop.wait(seconds):
-            self._write()
-
-    def _write(self) -> None:
-        """Write the ledger down. A disk that is full does not end the run."""
-        if self._path is None:
-            return
-        try:
-            write_json(self._path, asdict(replace(self._after(self.clock()), tokens=self.spent.tokens)))
-            publish(self._path)
-        except OSError as error:
-            logger.warning("%s could not be written: %s", LEDGER, error)

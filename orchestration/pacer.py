@@ -101,7 +101,7 @@ class Pacer:
         return self._latest
 
     async def tell(self, facts: dict[str, Any]) -> None:
-        """What the stream knows of a start (what the run has spent), and rank 0 of the model and of the end."""
+        """Rank 0 tells what it alone knows, of the model and of what was spent, for the summary."""
         self._facts |= facts
 
     async def facts(self) -> dict[str, Any]:

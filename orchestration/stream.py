@@ -15,7 +15,6 @@ executor spins, up to half a core.
 """
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ from ray.train import DataConfig
 
 from data.batches import Part, encode
 from orchestration import checkpoint
-from orchestration.budget import Limit, spent_before
 from orchestration.pacer import END, MAKE, OVER
 from orchestration.segments import Plan, evaluation_parts, window_of, window_parts
 
@@ -67,21 +65,15 @@ class Stream(DataConfig):
     the stream begins at. A Dataset handed to the trainer would replay from row 0 instead.
     """
 
-    def __init__(self, plan: Plan, pacer: Any, limit: Limit | None = None) -> None:
+    def __init__(self, plan: Plan, pacer: Any) -> None:
         super().__init__(enable_shard_locality=False)  # locality would deal parts out of turn
         self._plan = plan
         self._pacer = pacer
-        self._limit = limit
 
     def configure(self, datasets: Any, world_size: int, *_: Any, **__: Any) -> list[dict[str, Any]]:
         """One shard per rank: {"rows": iterator}."""
-        run = Path(self._plan.run)
-        start, manifest, _complaints = checkpoint.newest(run)
-        spent = spent_before(run, manifest)
+        start, _manifest, _complaints = checkpoint.newest(Path(self._plan.run))
         stream: Any = ray.get(self._pacer.open.remote(start))
-        ray.get(self._pacer.tell.remote({"spent": asdict(spent)}))
-        if start and self._limit is not None and self._limit.share(spent) >= 1:  # trained to the end, not exported
-            ray.get(self._pacer.finish.remote())
         shards = build(self._plan, start, world_size, self._pacer, stream)
         return [dict.fromkeys(datasets, shard) for shard in shards]
 

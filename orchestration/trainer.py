@@ -94,7 +94,7 @@ def pretrain(
 
     for complaint in checkpoint.newest(run)[2]:
         logger.warning("checkpoint passed over: %s", complaint)
-    weights, batch, limit = config.corpus.weights, config.pretrain.global_batch, limit_of(config)
+    weights, batch = config.corpus.weights, config.pretrain.global_batch
     plan = Plan(
         run=str(run),
         phases=tuple(
@@ -141,7 +141,7 @@ def pretrain(
             failure_config=FailureConfig(max_failures=config.scaling.max_restarts),
         ),
         datasets={"rows": ray.data.range(1)},  # a placeholder: Stream builds the dataset at the cursor
-        dataset_config=Stream(plan, pacer, limit),
+        dataset_config=Stream(plan, pacer),
     )
     with _following(pacer, config, update):
         try:

@@ -56,7 +56,8 @@ def pretrain(options: argparse.Namespace) -> int:
     check(config, run)
     limit = limit_of(config)
     if (summary := summary_of(run)) is not None and not has_more(limit, summary):
-        print(f"{config.name} is finished: nothing to do. Another name=NAME makes a new run.")
+        more = "" if limit is None else " A higher pretrain.budget goes on."
+        print(f"{config.name} is finished: nothing to do. Another name=NAME makes a new run.{more}")
         print(_outcome(summary, run))
         return 0
     _on_nodes(config, options.dry_run, partial(check_workers, config.scaling, autoscales=config.cluster.autoscales))

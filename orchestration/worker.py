@@ -24,7 +24,7 @@ from model.export import export_objective
 from model.objectives.catalogue import build_objective
 from orchestration import checkpoint, metrics
 from orchestration.beacon import Beacon, fault_of
-from orchestration.budget import LEDGER, Ledger, in_words, limit_of, spent_of, told
+from orchestration.budget import in_words, told
 from orchestration.clock import Clock
 from orchestration.config import Config
 from orchestration.engine import DeepSpeedEngine
@@ -32,6 +32,7 @@ from orchestration.feed import Feed
 from orchestration.gauges import WorkerGauges, group_peak
 from orchestration.group import worker_device
 from orchestration.journal import Journal
+from orchestration.ledger import open_ledger
 from orchestration.plan import number_of_phase, phases_of, step_plan
 from orchestration.saving import load, save
 from orchestration.schedule import learning_rate, rate_of_share
@@ -88,13 +89,11 @@ def pretrain_worker(job: Job) -> None:
 
     shard = ray.train.get_dataset_shard("rows")  # this lays the stream out, so it comes before its number is asked
     start: Any = ray.get(job.pacer.start.remote())  # where the stream begins: the only source of that number
-    facts: Any = ray.get(job.pacer.facts.remote())
-    workers, limit, total_steps = dist.get_world_size(), limit_of(config), pretrain.total_steps
-    kept_in = run / LEDGER if rank == 0 else None
-    ledger = Ledger(spent_of(facts["spent"]), start, workers, limit, total_steps, kept_in)
+    manifest = checkpoint.newest(run)[1] if rank == 0 else None
+    ledger = open_ledger(run, manifest, start, config, job.pacer)
 
-    phases = phases_of(config)
-    accumulation = [step_plan(config, workers, number).accumulation for number in range(len(phases))]
+    phases, total_steps = phases_of(config), pretrain.total_steps
+    accumulation = [step_plan(config, dist.get_world_size(), n).accumulation for n in range(len(phases))]
     fetch_weights(config)
     objective = build_objective(config.objective, config.encoder, job.tokenizer, config.seed)[0]
     if rank == 0:
@@ -162,7 +161,7 @@ def pretrain_worker(job: Job) -> None:
                 step, lap = record.step + 1, clock.lap()
                 ledger.count(record.step, record.metrics["tokens"], record.seconds)
                 if journal:
-                    journal.write_step(record, *lap, ledger.share() if limit else None)
+                    journal.write_step(record, *lap, None if total_steps else ledger.share())
                 gauges.step(record, *lap, ledger.share())
                 is_end = step == total_steps or ledger.is_spent
                 if step % config.checkpoints.every_steps == 0 or is_end or record.is_last:

@@ -16,10 +16,11 @@ from data.config import Masking
 from model.config import Encoder
 from model.encoder import build_encoder
 from model.objectives.masked import MaskedLM
-from orchestration import budget
-from orchestration.budget import LEDGER, Ledger, Limit, Spent, has_more, in_words, limit_of, spent_before, told
+from orchestration import ledger as ledger_file
+from orchestration.budget import LEDGER, Limit, Spent, has_more, in_words, limit_of, spent_before, told
 from orchestration.engine import PlainEngine
 from orchestration.feed import Feed
+from orchestration.ledger import Ledger
 from orchestration.recipe import build_config
 from orchestration.schedule import rate_of_share
 from orchestration.segments import Plan, PlanPhase, window_parts
@@ -73,7 +74,7 @@ def test_time_is_the_ledgers_and_tokens_are_the_checkpoints(tmp_path: Path):
 
 def test_the_seconds_of_a_killed_driver_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Nothing but the ledger's own thread writes: a group that is killed says no last word."""
-    monkeypatch.setattr(budget, "LEDGER_SECONDS", 0.1)
+    monkeypatch.setattr(ledger_file, "LEDGER_SECONDS", 0.1)
     ledger = Ledger(Spent(0, 100.0, 100.0), 0, 3, Limit("hours", 1, None), None, tmp_path / LEDGER)
     deadline = time.monotonic() + 20
     while not (tmp_path / LEDGER).exists() or spent_before(tmp_path, None).seconds < 100.4:
