@@ -27,6 +27,7 @@ from data.masking import IGNORED
 
 WIDE = ("input_ids", "labels", "segments", "draws")  # (n, L) columns of a Part
 NARROW = ("step", "row_ids", "lengths", "pair_labels")  # (n,)
+FLAGS = ("evaluation", "ends_run")
 PAIRS = ("next_sentence", "sentence_order")  # packings whose segments are those of a pair
 
 
@@ -56,6 +57,8 @@ class Part:
     """(n,) int8, of pairs only."""
     draws: np.ndarray | None = None
     """(n, L) float32, for objectives that sample tokens."""
+    ends_run: bool = False
+    """Nothing comes behind this part: it is the last one of the last evaluation."""
 
 
 def encode(part: Part) -> bytes:
@@ -80,7 +83,7 @@ def decode(payload: bytes) -> Part:
     arrays = {name: batch.column(name) for name in batch.schema.names}
     wide = {name: arrays.pop(name).flatten().to_numpy().reshape(-1, width) for name in WIDE if name in arrays}
     return Part(
-        **{**metadata, "evaluation": bool(metadata["evaluation"])},
+        **{name: bool(value) if name in FLAGS else value for name, value in metadata.items()},
         **{name: array.to_numpy() for name, array in arrays.items()},
         **wide,
     )

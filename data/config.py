@@ -6,7 +6,7 @@ Knows pydantic only, so that reading a config starts nothing.
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
 
 class UserError(ValueError):
@@ -25,6 +25,13 @@ class Section(BaseModel):
 
 
 Share = Annotated[float, Field(ge=0, le=1)]
+Length = Annotated[int, Field(ge=8)]
+FORMS = ("number", "list")  # tags of a value that is a number, or a list of them: one for each phase of a run
+
+
+def form_of(value: object) -> str:
+    """Which of FORMS a value has, so that a fault in it is told once and not for each form."""
+    return FORMS[isinstance(value, list | tuple)]
 
 
 class Source(Section):
@@ -119,8 +126,11 @@ class Tokenizer(Section):
 class Rows(Section):
     """How documents become token rows of bounded length."""
 
-    length: Annotated[int, Field(ge=8)] = 128
-    """Most tokens of a row, special tokens included."""
+    length: Annotated[
+        Annotated[Length, Tag("number")] | Annotated[tuple[Length, ...], Field(min_length=1), Tag("list")],
+        Discriminator(form_of),
+    ] = 128
+    """Most tokens of a row, special tokens included; a list: of the rows of each phase, as in pretrain.steps."""
     packing: Literal["full_sentences", "document", "packed", "line", "next_sentence", "sentence_order"] = (
         "full_sentences"
     )
@@ -131,6 +141,20 @@ class Rows(Section):
     sentence_order: two segments in a row, half of the time swapped (ALBERT, arXiv:1909.11942 section 3.1)."""
     word_segmenter: Literal["rjieba"] | None = None
     """Whole words of Chinese text, for masking: rjieba's (pip install rjieba); None: the tokenizer's."""
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Of each phase."""
+        return self.length if isinstance(self.length, tuple) else (self.length,)
+
+    @property
+    def longest(self) -> int:
+        """Of all phases; the rows of a store have one length."""
+        return max(self.lengths)
+
+    def of_length(self, length: int) -> "Rows":
+        """The rows of one store."""
+        return self.model_copy(update={"length": length})
 
 
 class Masking(Section):

@@ -122,7 +122,7 @@ def write(
     for line in _run("rows", plans, chunk_bytes, execution, (read, READ_CPUS), (tokenise, WORK_CPUS)):
         lines.append(line)
         written += line["train"]["rows"] + line["held_out"]["rows"]
-        execution.progress(f"rows: {written:,} of {rows.length} tokens", 0.5 + 0.5 * len(lines) / num_chunks)
+        execution.progress(f"rows: {written:,} of {rows.longest} tokens", 0.5 + 0.5 * len(lines) / num_chunks)
     lines.sort(key=lambda line: (line["group"], line["chunk"]))
     shards = {
         side: [

@@ -208,7 +208,7 @@ def _make_tokenizer(folder: Path, scans: list[Scan], tokenizer: Tokenizer, rows:
             words.update(result.words)
         if not words:
             raise UserError("corpus.sources: no document holds a word; give files that hold text")
-        save_tokenizer(train_tokenizer(words, tokenizer), folder, tokenizer, rows.length)
+        save_tokenizer(train_tokenizer(words, tokenizer), folder, tokenizer, rows.longest)
     else:
         load_tokenizer(tokenizer.path).save_pretrained(str(folder))
     publish(folder)  # the tasks of other nodes read it

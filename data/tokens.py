@@ -44,7 +44,7 @@ def write_rows(
     if rows.packing == "line":
         documents = list(chain.from_iterable(map(split_lines, documents)))
     tokens = tokenise(documents, open_encoder(tokenizer_folder, rows.word_segmenter))
-    packed = pack_rows(tokens, rows.length, rows.packing, cls_id, sep_id, seed=zlib.crc32(path.name.encode()))
+    packed = pack_rows(tokens, rows.longest, rows.packing, cls_id, sep_id, seed=zlib.crc32(path.name.encode()))
     alone = rows.packing == "next_sentence" and len(tokens.document_ends) == 1
     return Written(
         rows=len(packed.rows),

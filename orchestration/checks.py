@@ -18,7 +18,8 @@ from model.encoder import check_folder, encoder_config
 from model.families import FAMILIES, Family, family_of, longest_row, setting
 from model.objectives.catalogue import check_objective
 from model.opening import check_weights
-from orchestration.config import PRETRAIN_SECTIONS, Config
+from orchestration.config import Config
+from orchestration.identity import PRETRAIN_SECTIONS
 from orchestration.run import check_identity, check_storage
 from orchestration.weights import fetch_weights, located
 
@@ -108,8 +109,8 @@ def _check_init(config: Config) -> Family:
         raise ValueError(
             f"rows.packing={config.rows.packing}: encoder.init knows one segment; give full_sentences or document"
         )
-    if config.rows.length > (positions := longest_row(folder)):
-        raise ValueError(f"rows.length={config.rows.length}: encoder.init reads at most {positions} tokens")
+    if config.rows.longest > (positions := longest_row(folder)):
+        raise ValueError(f"rows.length={config.rows.longest}: encoder.init reads at most {positions} tokens")
     tokens = describe_tokenizer(Path(str(config.tokenizer.path)))["vocab_size"]
     if folder.vocab_size < tokens:
         raise ValueError(

@@ -1,48 +1,67 @@
 """The config tree: one frozen pydantic root over the sections of all rooms.
 
-In: plain mappings, through orchestration/recipe.py. Out: a validated Config, what of it is a run's identity, and YAML.
+In: plain mappings, through orchestration/recipe.py. Out: a validated Config, and YAML.
 Nothing is changed after loading; derived numbers are computed where they are used.
 """
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import yaml
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
-from data.config import Corpus, Masking, Rows, Section, Task, Tokenizer
+from data.config import Corpus, Masking, Rows, Section, Task, Tokenizer, form_of
 from model.config import Encoder, Head, Objective
 from tuning.config import Finetune, Gpus, Sweep
 
 Size = Annotated[int, Field(ge=1)]
+Sizes = Annotated[
+    Annotated[Size, Tag("number")] | Annotated[tuple[Size, ...], Field(min_length=1), Tag("list")],
+    Discriminator(form_of),
+]
+UNITS = ("tokens", "hours", "money")
 
 
 class Budget(Section):
-    """What a run may spend, in one of three units; the schedule follows it."""
+    """What a run may spend, in one of three units. The learning rate follows the share that is spent; of a budget that
+    is raised for a run that has begun, the share of the new one."""
 
     tokens: Annotated[float, Field(gt=0)] | None = None
-    """Tokens trained on that are not padding."""
+    """Tokens trained on that are not padding; steps that a fault made the run repeat count once."""
     hours: Annotated[float, Field(gt=0)] | None = None
-    """Hours of the worker group, restarts included."""
+    """Hours that the worker group existed: repeated steps, evaluations and saves count."""
     money: Annotated[float, Field(gt=0)] | None = None
-    """In the currency of cluster.price_per_worker_hour."""
+    """Worker-hours x cluster.price_per_worker_hour."""
+
+    @model_validator(mode="after")
+    def _one_unit(self) -> "Budget":
+        given = [unit for unit in UNITS if getattr(self, unit) is not None]
+        if len(given) != 1:
+            what = f"both {' and '.join(given)}" if given else "nothing"
+            raise ValueError(f"{what} given; give exactly one of {', '.join(UNITS)} (the others null)")
+        return self
+
+    @property
+    def unit(self) -> str:
+        """Which of UNITS is given."""
+        return next(unit for unit in UNITS if getattr(self, unit) is not None)
 
 
 class Pretrain(Section):
     """How long and how hard the encoder is pretrained."""
 
-    steps: Size = 2000
-    """Optimizer steps."""
+    steps: Sizes | None = 2000
+    """Optimizer steps; a list: of each phase, with rows of rows.length; null where a budget ends the run."""
     global_batch: Size = 16
     """Rows per optimizer step, over all workers."""
-    micro_batch: Size = 8
-    """Rows that one worker holds on its device at once."""
+    micro_batch: Sizes = 8
+    """Rows that one worker holds on its device at once; a list: in each phase."""
     learning_rate: Annotated[float, Field(gt=0)] = 1e-3
     """Peak learning rate of AdamW."""
     schedule: Literal["linear", "constant"] = "linear"
     """After the warm-up: linear decay to 0, or constant."""
     warmup_ratio: Annotated[float, Field(ge=0, lt=1)] = 0.06
-    """Share of the steps over which the learning rate rises linearly from 0."""
+    """Share of the steps, or of the budget, over which the learning rate rises linearly from 0."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
     """AdamW's decay, not applied to biases and LayerNorm."""
     gradient_clipping: Annotated[float, Field(gt=0)] | None = 1.0
@@ -55,6 +74,30 @@ class Pretrain(Section):
     """Steps in a row whose loss or gradient is no finite number, before the run gives up; each is skipped."""
     budget: Budget | None = None
     """What the run may spend, in place of steps."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _budget_is_in_place_of_steps(cls, values: object) -> object:
+        """The default number of steps does not count where a budget is given."""
+        if isinstance(values, dict) and values.get("budget") is not None:
+            return {"steps": None, **values}
+        return values
+
+    @model_validator(mode="after")
+    def _one_end(self) -> "Pretrain":
+        if self.budget is not None and self.steps is not None:
+            raise ValueError(
+                f"steps={_plain(self.steps)} and a budget in {self.budget.unit}: a run ends by one of them; give "
+                f"pretrain.steps=null or pretrain.budget=null"
+            )
+        if self.budget is None and self.steps is None:
+            raise ValueError("steps=null and no budget: nothing ends the run; give one of them")
+        return self
+
+    @property
+    def total_steps(self) -> int | None:
+        """Of all phases; None where a budget ends the run."""
+        return sum(self.steps) if isinstance(self.steps, tuple) else self.steps
 
 
 class Zero(Section):
@@ -79,7 +122,9 @@ class Zero(Section):
 class Scaling(Section):
     """Workers and what each asks of Ray."""
 
-    workers: Size | tuple[Size, Size] = 2
+    workers: Annotated[
+        Annotated[Size, Tag("number")] | Annotated[tuple[Size, Size], Tag("list")], Discriminator(form_of)
+    ] = 2
     """Ray Train workers; [min, max]: as many of them as the cluster has room for, also while it trains."""
     cpus_per_worker: Annotated[float, Field(gt=0)] = 0.5
     """CPUs a worker asks of Ray. Keep some for Ray Data: workers that take every CPU starve the reader."""
@@ -173,11 +218,13 @@ class Config(Section):
     def _rooms_fit(self) -> "Config":
         """Check what only the whole tree shows: lengths against positions."""
         positions = self.encoder.max_position_embeddings
-        if self.rows.length > positions:
+        if self.rows.longest > positions:
             raise ValueError(
-                f"rows.length={self.rows.length} is more than encoder.max_position_embeddings={positions}; "
+                f"rows.length={self.rows.longest} is more than encoder.max_position_embeddings={positions}; "
                 f"give rows.length<={positions} or a longer encoder"
             )
+        self._check_phases()
+        self._check_budget()
         if self.name.endswith("-sweep"):
             raise ValueError(f"name={self.name}: that is the folder of a sweep; give a name without -sweep at its end")
         if self.encoder.init is not None and self.tokenizer.path is None:
@@ -187,56 +234,60 @@ class Config(Section):
         return self
 
 
+    def _check_phases(self) -> None:
+        """Raise ValueError where the phases of rows and steps are not the same ones."""
+        lengths, steps, micro = self.rows.length, self.pretrain.steps, self.pretrain.micro_batch
+        if self.pretrain.budget is not None:
+            if isinstance(lengths, tuple) or isinstance(micro, tuple):
+                raise ValueError(
+                    f"pretrain.budget.{self.pretrain.budget.unit} with rows.length={_plain(lengths)} and "
+                    f"pretrain.micro_batch={_plain(micro)}: phases end by steps, not by a budget; give numbers, or "
+                    f"pretrain.budget=null and the steps of each phase"
+                )
+            return
+        if _count(lengths) != _count(steps):
+            raise ValueError(
+                f"rows.length={_plain(lengths)} and pretrain.steps={_plain(steps)}: give two numbers, or two lists "
+                f"with a number for each phase"
+            )
+        if isinstance(micro, tuple) and _count(micro) != _count(steps):
+            raise ValueError(
+                f"pretrain.micro_batch={_plain(micro)} and pretrain.steps={_plain(steps)}: give a number, or one for "
+                f"each phase"
+            )
+
+    def _check_budget(self) -> None:
+        """Raise ValueError where a budget cannot be counted, or what goes by steps has none to go by."""
+        budget = self.pretrain.budget
+        if budget is None:
+            return
+        if budget.money is not None and self.cluster.price_per_worker_hour is None:
+            raise ValueError(
+                f"pretrain.budget.money={budget.money:g} needs a price; give cluster.price_per_worker_hour=PRICE"
+            )
+        if self.masking.final_mlm_probability is not None:
+            raise ValueError(
+                f"masking.final_mlm_probability={self.masking.final_mlm_probability:g}: it is reached at the last "
+                f"step, and with pretrain.budget.{budget.unit} nobody knows which that is (masks are made ahead of "
+                f"training); give null, or pretrain.steps instead of the budget"
+            )
+
+
+def _count(value: int | tuple[int, ...] | None) -> int | None:
+    """How many phases a list is for; None for a number."""
+    return len(value) if isinstance(value, tuple) else None
+
+
+def _plain(value: int | tuple[int, ...] | None) -> int | list[int] | None:
+    """A list as its user wrote it."""
+    return list(value) if isinstance(value, tuple) else value
+
+
 # What is read as a number: 1e-3 too, which YAML 1.1 takes for a text.
 FLOAT = re.compile(
     r"^[-+]?(\d[\d_]*)(\.\d*)?[eE][-+]?\d+$|^[-+]?\d[\d_]*\.\d*$|^[-+]?\.\d+$"
     r"|^[-+]?\.(inf|Inf|INF)$|^\.(nan|NaN|NAN)$"
 )
-# Keys that may differ when a run is resumed; all others are its identity.
-FREE = (
-    "storage",
-    "corpus.max_bad_fraction",
-    "pretrain.micro_batch",
-    "pretrain.eval_every_steps",
-    "pretrain.max_bad_steps",
-    "pretrain.budget",
-    "zero",
-    "scaling",
-    "checkpoints",
-    "cluster",
-    "sweep.space",
-    "sweep.seeds",
-    "sweep.cpus_per_trial",
-    "sweep.gpus_per_trial",
-    "sweep.must_beat_random",
-)
-# Sections that a pretraining run reads; a sweep reads the others too, and the encoder comes as weights.
-PRETRAIN_SECTIONS = ("seed", "corpus", "tokenizer", "rows", "masking", "encoder", "objective", "pretrain")
-SWEEP_SECTIONS = ("seed", "task", "head", "finetune", "sweep")
-
-
-def flatten(section: BaseModel) -> dict[str, Any]:
-    """All values by dotted key, as plain data; a sweep's space stays one value."""
-    flat: dict[str, Any] = {}
-
-    def walk(prefix: str, value: Any) -> None:
-        if isinstance(value, dict) and prefix != "sweep.space":
-            for key, child in value.items():
-                walk(f"{prefix}.{key}" if prefix else key, child)
-        else:
-            flat[prefix] = value
-
-    walk("", section.model_dump(mode="json"))
-    return flat
-
-
-def identity(config: Config, sections: tuple[str, ...]) -> dict[str, Any]:
-    """The values that a run of this name must keep: those of `sections` that are not FREE."""
-
-    def is_free(key: str) -> bool:
-        return any(key == free or key.startswith(free + ".") for free in FREE)
-
-    return {k: v for k, v in flatten(config).items() if k.split(".")[0] in sections and not is_free(k)}
 
 
 class _Dumper(yaml.SafeDumper):

@@ -167,7 +167,7 @@ def _rings(survey: Survey) -> Iterator[Finding]:
 
 def _disk(survey: Survey) -> Iterator[Finding]:
     encoder, keep = survey.config.encoder, survey.config.checkpoints.keep
-    width, rows = encoder.hidden_size, survey.config.tokenizer.vocab_size + survey.config.rows.length
+    width, rows = encoder.hidden_size, survey.config.tokenizer.vocab_size + survey.config.rows.longest
     parameters = rows * width + encoder.num_hidden_layers * (4 * width**2 + 2 * width * encoder.intermediate_size)
     needed = parameters * CHECKPOINT_BYTES * (keep + 1) / GIB  # the newest is written before the oldest goes
     found = f"checkpoints need about {needed:.1f} GiB"

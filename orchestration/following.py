@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from orchestration.budget import limit_of
 from orchestration.cluster import free_cpus
 from orchestration.config import Config
 from orchestration.progress import Update
@@ -35,7 +36,7 @@ def following(pacer: Any, config: Config, update: Update) -> Iterator[None]:
             raise KeyboardInterrupt
         asked.set()
 
-    arguments = (pacer, config.pretrain.steps, update, ended, asked)
+    arguments = (pacer, config, update, ended, asked)
     thread = threading.Thread(target=_follow, args=arguments, daemon=True)
     thread.start()
     handlers = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -48,12 +49,13 @@ def following(pacer: Any, config: Config, update: Update) -> Iterator[None]:
         thread.join()
 
 
-def _follow(pacer: Any, steps: int, update: Update, ended: threading.Event, asked: threading.Event) -> None:
+def _follow(pacer: Any, config: Config, update: Update, ended: threading.Event, asked: threading.Event) -> None:
     """Ask the pacer until training has ended; tell it when the user wants to stop."""
     import ray
     from ray.exceptions import RayError
 
-    facts, begun, warned = dict[str, Any](), time.monotonic(), 0
+    facts, begun, warned, share = dict[str, Any](), time.monotonic(), 0, None
+    limit, total = limit_of(config), config.pretrain.total_steps
     while not ended.wait(POLL_SECONDS):
         try:
             news: Any = ray.get(pacer.news.remote(), timeout=5)
@@ -72,7 +74,7 @@ def _follow(pacer: Any, steps: int, update: Update, ended: threading.Event, aske
         elif asked.is_set():
             pacer.stop.remote()
         begun = begun if missing else time.monotonic()
-        text = told(news, steps)
+        text = told(news, config)
         if missing and time.monotonic() - begun > WAIT_SECONDS:
             text += f" ({free_cpus()})"
         if "loss" in line:
@@ -80,12 +82,22 @@ def _follow(pacer: Any, steps: int, update: Update, ended: threading.Event, aske
         elif line:
             facts |= {key: line[key] for key in ("step", "eval_loss")}
         if asked.is_set() and line and not missing:
-            text = f"stopping: the workers save (once more Ctrl-C: at once)  step {line['step']:,}/{steps:,}"
+            text = f"stopping: the workers save (once more Ctrl-C: at once)  {step_text(config, line['step'])}"
         counts = {"restarts": news["restarts"], **({"workers": news["workers"]} if news["workers"] else {})}
-        update(text, line["step"] / steps if line else None, **facts, **counts)
+        if line and total is not None:
+            share = line["step"] / total
+        share = line.get("budget_share", share)
+        budget = f"  {share:.1%} of {limit.text}" if limit is not None and share is not None else ""
+        update(text + budget, share, **facts, **counts)
 
 
-def told(news: dict[str, Any], steps: int) -> str:
+def step_text(config: Config, step: int) -> str:
+    """How far a run is, by its steps."""
+    total = config.pretrain.total_steps
+    return f"step {step:,}" if total is None else f"step {step:,}/{total:,}"
+
+
+def told(news: dict[str, Any], config: Config) -> str:
     """What the pacer told, in words."""
     line = news["line"]
     if trouble := news["trouble"] or news["lost"]:
@@ -94,8 +106,8 @@ def told(news: dict[str, Any], steps: int) -> str:
         return "starting workers"
     if "loss" in line:
         loss, speed = told_loss(line["loss"]), line["tokens_per_second"]
-        return f"step {line['step'] + 1:,}/{steps:,}  loss {loss}  {speed:,.0f} tokens/s"
-    return f"step {line['step']:,}/{steps:,}  held-out loss {line['eval_loss']:.3f}"
+        return f"{step_text(config, line['step'] + 1)}  loss {loss}  {speed:,.0f} tokens/s"
+    return f"{step_text(config, line['step'])}  held-out loss {line['eval_loss']:.3f}"
 
 
 def told_loss(loss: float | None) -> str:

@@ -101,7 +101,6 @@ class WorkerGauges:
         self,
         run: str,
         rank: int,
-        steps: int,
         restarts: int,
         flops: Callable[[float, Mapping[str, float], float], float],
         peak: tuple[float, str],
@@ -109,11 +108,10 @@ class WorkerGauges:
     ) -> None:
         self._metrics = Metrics(run)
         self._rank = str(rank)
-        self._steps = steps
         self._flops, self._peak = flops, peak
         self._device = device
         self._process = psutil.Process()
-        self._first: tuple[float, int] | None = None
+        self._first: tuple[float, float] | None = None
         self._skipped = 0
         self._clear()
         if rank == 0:
@@ -134,8 +132,8 @@ class WorkerGauges:
         self._row_tokens += int(lengths.sum())
         self._positions += positions
 
-    def step(self, record: Any, seconds: float, waited_seconds: float) -> None:
-        """A step that took so long, part of it waiting for rows."""
+    def step(self, record: Any, seconds: float, waited_seconds: float, share: float) -> None:
+        """A step that took so long, part of it waiting for rows; the run is done to `share` of its steps or budget."""
         self._laps += 1
         self._seconds += seconds
         self._waited += waited_seconds
@@ -145,11 +143,11 @@ class WorkerGauges:
             self._targets[term] = self._targets.get(term, 0.0) + count
         now = time.monotonic()
         if self._first is None:
-            self._first = now, record.step
-        elif now - self._published >= PUBLISH_SECONDS or record.step + 1 == self._steps:
-            self._publish(record, now)
+            self._first = now, share
+        elif now - self._published >= PUBLISH_SECONDS or share >= 1:
+            self._publish(record, now, share)
 
-    def _publish(self, record: Any, now: float) -> None:
+    def _publish(self, record: Any, now: float, share: float) -> None:
         tell, seconds = self._metrics.set, max(self._seconds, 1e-9)
         tell("cloze_step_seconds", seconds / self._laps, rank=self._rank)
         tell("cloze_data_wait_fraction", self._waited / seconds, rank=self._rank)
@@ -171,8 +169,8 @@ class WorkerGauges:
                 tell("cloze_flops_utilisation", flops / seconds / self._peak[0], peak=self._peak[1])
                 tell("cloze_padding_fraction", 1 - self._row_tokens / self._positions)
             # Saves and evaluations included, as they were so far.
-            per_step = (now - begun) / (record.step - first)
-            tell("cloze_eta_seconds", per_step * (self._steps - record.step - 1))
+            if share > first:
+                tell("cloze_eta_seconds", (now - begun) * (1 - share) / (share - first))
         self._clear()
 
     def checkpoint(self, seconds: float) -> None:

@@ -7,6 +7,7 @@ to stop or to move. Knows Ray only as the way to the pacer.
 import logging
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,10 @@ CARRY_SECONDS = 30  # metrics reach a bucket this often, and at every checkpoint
 class Journal:
     """Rank 0's record of the run: metrics.jsonl, and the newest line for the driver's progress."""
 
-    def __init__(self, run: Path, start: int, steps_per_epoch: int, workers: int, pacer: Any) -> None:
-        self._steps_per_epoch = steps_per_epoch
+    def __init__(
+        self, run: Path, start: int, epoch_of: Callable[[int], int], workers: int, pacer: Any
+    ) -> None:
+        self._epoch_of = epoch_of
         self._workers = workers
         self._pacer = pacer
         self._writer = metrics.Writer(run / "metrics.jsonl", start)
@@ -38,11 +41,13 @@ class Journal:
         self._answer: Any = None  # of the pacer: looked at when it is there, never waited for
         self._wish = Wish()
 
-    def write_step(self, record: StepRecord, seconds: float, waited_seconds: float) -> None:
-        """One line per optimizer step."""
+    def write_step(
+        self, record: StepRecord, seconds: float, waited_seconds: float, budget_share: float | None = None
+    ) -> None:
+        """One line per optimizer step; `budget_share`: how much of its budget the run has spent, where it has one."""
         line = {
             "step": record.step,
-            "epoch": record.step // self._steps_per_epoch,
+            "epoch": self._epoch_of(record.step),
             "tokens": int(record.metrics["tokens"]),
             "targets": record.targets,
             "loss": finite(record.loss),
@@ -54,6 +59,8 @@ class Journal:
         }
         if record.skipped:
             line["skipped"] = True
+        if budget_share is not None:
+            line["budget_share"] = budget_share
         self._writer.write(line)
         answer = self._pacer.begin.remote(record.step + 1, line)
         self._answer = self._answer or answer
@@ -76,9 +83,9 @@ class Journal:
             self._wish, self._answer = answer, None
         return self._wish
 
-    def write_evaluation(self, step: int, scores: dict[str, float]) -> None:
-        """One line per evaluation, of the weights before `step`."""
-        line: dict[str, Any] = {"step": step, **{f"eval_{name}": value for name, value in scores.items()}}
+    def write_evaluation(self, step: int, scores: dict[str, float], facts: dict[str, Any]) -> None:
+        """One line per evaluation, of the weights before `step`; `facts`: what else is to be said of it."""
+        line: dict[str, Any] = {"step": step, **{f"eval_{name}": value for name, value in scores.items()}, **facts}
         line["eval_targets"] = int(scores["targets"])
         self._writer.write(line)
         self._pacer.begin.remote(step, line)

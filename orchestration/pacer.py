@@ -1,6 +1,10 @@
 """The actor between driver, workers and the stream of a pretraining run: one word each to the others.
 
 In: what each of them has to say. Out: what the others ask for. Knows nothing of rows and models.
+
+A run that a budget ends has no last step that the stream could know. Once the workers agree that the budget is spent,
+rank 0 tells `finish`: one waiter then makes the last evaluation (its masks are the same whenever it is made), and
+generation is over for all others.
 """
 
 import asyncio
@@ -12,6 +16,7 @@ import ray
 
 from orchestration.agreement import Agreement
 
+MAKE, END, OVER = "make", "end", "over"  # what generation is told: go on, make the last evaluation, stop
 LOOKAHEAD_STEPS = 48  # at least one segment of the stream, else generation and training wait for each other
 
 
@@ -41,6 +46,8 @@ class Pacer(Agreement):
         self._stopping = False
         self._moving = False
         self._stopped: int | None = None
+        self._finished = False
+        self._ending = False
         self._facts: dict[str, Any] = {}
         self._signs: dict[int, dict[str, Any]] = {}
         self._lost: str | None = None
@@ -58,6 +65,7 @@ class Pacer(Agreement):
         self._moving = False
         self._signs = {}
         self._forget_saves()
+        self._finished = self._ending = False
         self._moved.set()
         return self._generation
 
@@ -69,15 +77,24 @@ class Pacer(Agreement):
         """The number of the open stream, counted from 1: of the worker group that reads it."""
         return self._generation
 
-    async def wait(self, generation: int, step: int) -> bool:
-        """Return True when generation may make `step`, False when its stream is over."""
-        while self._is_open(generation) and step > self._step + LOOKAHEAD_STEPS:
+    async def wait(self, generation: int, step: int) -> str:
+        """Return MAKE when generation may make `step`, OVER when its stream is over, END to the first that asks after
+        `finish`."""
+        while self._is_open(generation) and not self._finished and step > self._step + LOOKAHEAD_STEPS:
             self._moved.clear()
             await self._moved.wait()
-        return self._is_open(generation)
+        if not self._is_open(generation) or self._ending:
+            return OVER
+        self._ending = self._finished
+        return END if self._ending else MAKE
 
     def _is_open(self, generation: int) -> bool:
         return generation == self._generation and self._stopped is None
+
+    async def finish(self) -> None:
+        """The budget is spent: no step behind those that were trained; one evaluation, and the open stream is over."""
+        self._finished = True
+        self._moved.set()
 
     async def begin(self, step: int, record: dict[str, Any]) -> Wish:
         """Rank 0 begins `step`; `record` is what the driver shows. Returns what it is asked for."""
@@ -156,7 +173,7 @@ class Pacer(Agreement):
         }
 
     async def tell(self, facts: dict[str, Any]) -> None:
-        """Rank 0 tells what it alone knows of the model, for the summary."""
+        """Rank 0 tells what it alone knows, of the model and of what was spent, for the summary."""
         self._facts |= facts
 
     async def facts(self) -> dict[str, Any]:

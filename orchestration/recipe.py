@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from data.config import Source, UserError
+from data.config import FORMS, Source, UserError
 from orchestration import credentials
 from orchestration.config import FLOAT, Config
 
@@ -127,7 +127,7 @@ def _is_within(fault: Any, other: Any) -> bool:
 
 def _explain(fault: Any) -> str:
     """One line for one pydantic fault: key, given value, what is allowed, what to do."""
-    location = [part for part in fault["loc"] if not str(part).startswith("function-")]
+    location = [part for part in fault["loc"] if not str(part).startswith("function-") and part not in FORMS]
     key = ".".join(str(part) for part in location)
     given = repr(fault["input"])
     given = given if len(given) <= 80 else given[:77] + "..."

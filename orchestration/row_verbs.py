@@ -15,6 +15,7 @@ from data.config import UserError
 from data.store import Store
 from orchestration.cluster import joined
 from orchestration.config import Config
+from orchestration.plan import number_of_phase, phases_of
 from orchestration.progress import Progress
 from orchestration.recipe import load_config
 from orchestration.run import cache_of, folder_of
@@ -36,6 +37,7 @@ LEGEND = (
 def prepare(options: argparse.Namespace) -> int:
     """Prepare rows, without a run."""
     config = load_config(options.recipe, options.overrides)
+    from data.phases import longest
     from data.tally import tell
     from orchestration.checks import check
 
@@ -43,31 +45,33 @@ def prepare(options: argparse.Namespace) -> int:
     if options.dry_run:
         print("the files of the corpus were found; they are read by `cloze prepare` itself")
         return 0
-    with _prepared(config) as (store, terminal):
-        print(tell(store.manifest), file=terminal.out)
-        print(f"{store.train.num_rows:,} rows, {store.held_out.num_rows:,} held out", file=terminal.out)
-        print(f"rows {as_typed(store.path)}   log {as_typed(terminal.log)}", file=terminal.out)
+    with _prepared(config) as (stores, terminal):
+        print(tell(longest(stores).manifest), file=terminal.out)
+        for store in stores:
+            of = f" of {store.train.length} tokens" if len(stores) > 1 else ""
+            print(f"{store.train.num_rows:,} rows{of}, {store.held_out.num_rows:,} held out", file=terminal.out)
+        for store in stores:
+            print(f"rows {as_typed(store.path)}   log {as_typed(terminal.log)}", file=terminal.out)
     return 0
 
 
 @contextmanager
-def _prepared(config: Config) -> Iterator[tuple[Store, Any]]:
-    """The store of a config, prepared if that was not done, and the terminal."""
-    from data.prepare import find_prepared
-    from data.prepare import prepare as prepare_rows
+def _prepared(config: Config) -> Iterator[tuple[list[Store], Any]]:
+    """The store of each phase of a config, prepared if that was not done, and the terminal."""
+    from data.phases import find_phases, prepare_phases
 
     cache = cache_of(config)
     wanted = config.corpus, config.tokenizer, config.rows, cache
     with log_of(cache) as terminal:
-        if (store := find_prepared(*wanted)) is not None:
-            yield store, terminal
+        if (stores := find_phases(*wanted)) is not None:
+            yield stores, terminal
             return
         progress = Progress(terminal.err)
         with joined(config.cluster):
             await_nodes(config, progress)
             with progress.stage("corpus") as update:
-                store = prepare_rows(*wanted, update, run=config.name, autoscales=config.cluster.autoscales)
-        yield store, terminal
+                stores = prepare_phases(*wanted, update, run=config.name, autoscales=config.cluster.autoscales)
+        yield stores, terminal
 
 
 def inspect(options: argparse.Namespace) -> int:
@@ -81,12 +85,14 @@ def inspect(options: argparse.Namespace) -> int:
     if options.part not in PARTS:
         raise UserError(f"--part {options.part}: no such part; give one of: {', '.join(PARTS)}")
     config = load_config(options.recipe, options.overrides)
-    if step >= config.pretrain.steps:
-        raise UserError(f"--step {step}: the run has steps 0 to {config.pretrain.steps - 1}; give one of them")
+    total = config.pretrain.total_steps
+    if total is not None and step >= total:
+        raise UserError(f"--step {step}: the run has steps 0 to {total - 1}; give one of them")
     from orchestration.checks import check
 
     check(config, folder_of(config))
-    with _prepared(config) as (store, terminal):
+    with _prepared(config) as (stores, terminal):
+        store = stores[number_of_phase(phases_of(config), step)]
         facts = look(config, store, options.part, step, num_rows, wanted)
         if options.json:
             print(json.dumps(facts, ensure_ascii=False), file=terminal.out)
@@ -105,7 +111,8 @@ def _whole_number(name: str, text: str) -> int:
 def look(
     config: Config, store: Store, part: str, step: int, num_rows: int, wanted: list[int] | None
 ) -> dict[str, Any]:
-    """All that `inspect` shows, as one mapping. Raises UserError for rows that are not there.
+    """All that `inspect` shows, as one mapping; `store` is that of the phase which `step` is of. Raises UserError for
+    rows that are not there.
 
     Rows: those `wanted`; else the first of the training batch of `step`, or of the held-out part. Training rows are
     masked as at `step`; a wanted one as at the visit that the epoch of that step finds its source at; held-out rows as
@@ -113,7 +120,7 @@ def look(
     """
     from data.inspection import mark_rows, summarise
     from data.masking import mlm_probability
-    from orchestration.stream import EVALUATION_VISIT, order_of
+    from orchestration.segments import EVALUATION_VISIT, order_of
 
     there = getattr(store, part).num_rows
     if not there:
@@ -127,14 +134,17 @@ def look(
     else:
         weights = config.corpus.weights
         order = order_of(store, weights, config.seed, config.pretrain.global_batch)
+        phases = phases_of(config)
+        in_phase = step - phases[number_of_phase(phases, step)].first_step
         if wanted is not None:
             row_ids = np.array(wanted)
-            visits = _visits_before(step // order.steps_per_epoch, row_ids, store, weights)
+            visits = _visits_before(in_phase // order.steps_per_epoch, row_ids, store, weights)
         else:
-            window = order.window(order.window_of(step))
-            row_ids = window.rows[step - window.first_step][:num_rows]
-            visits = window.visits[step - window.first_step][:num_rows]
-    share = float(mlm_probability(config.masking, step, config.pretrain.steps))
+            window = order.window(order.window_of(in_phase))
+            row_ids = window.rows[in_phase - window.first_step][:num_rows]
+            visits = window.visits[in_phase - window.first_step][:num_rows]
+    # Of a run that a budget ends the share does not change: another one is refused.
+    share = float(mlm_probability(config.masking, step, config.pretrain.total_steps or 1))
     facts = summarise(store, part, config.masking, share, config.seed)
     for source in facts["sources"]:
         named = 0 <= source["source"] < len(config.corpus.sources)

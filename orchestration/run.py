@@ -24,7 +24,8 @@ from data.retries import at_once
 from data.storage import children, fetch, is_remote, place, publish, remove, shown
 from orchestration import metrics
 from orchestration.checkpoint import write_json
-from orchestration.config import Config, identity, to_yaml
+from orchestration.config import Config, to_yaml
+from orchestration.identity import identity
 from orchestration.recipe import build_config
 
 logger = logging.getLogger(__name__)

@@ -33,7 +33,7 @@ FORM: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("began", "beat"), NUMBER),
     **dict.fromkeys(("fraction", "eta_seconds", "step", "steps", "loss", "eval_loss"), (*NUMBER, type(None))),
     **dict.fromkeys(("tokens_per_second", "workers", "restarts"), (*NUMBER, type(None))),
-    **dict.fromkeys(("cause", "warning"), (str, type(None))),
+    **dict.fromkeys(("cause", "warning", "budget"), (str, type(None))),
     "trials": (dict, type(None)),
     "leaderboard": (list, type(None)),
 }
@@ -160,6 +160,8 @@ def page(status: Status) -> list[str]:
     state = " ".join(filter(None, (status["state"], f"({reason})" if (reason := _reason(status)) else "")))
     where = "  ".join(filter(None, (status.get("stage"), _share(status), _left(status, " left"))))
     facts = {"state": state, "stage": where, "step": _steps(status)}
+    if status.get("budget"):
+        facts["budget"] = f"{_share(status)} of {status['budget']}".removeprefix(" of ")
     for key, name, form in (
         ("loss", "loss", "{:.3f}"),
         ("eval_loss", "held-out", "{:.3f}"),
@@ -213,7 +215,7 @@ def _left(status: Status, word: str = "") -> str:
 def _steps(status: Status) -> str:
     if status.get("step") is None:
         return ""
-    return f"{status['step']:,}" + (f" of {status['steps']:,}" if "steps" in status else "")
+    return f"{status['step']:,}" + (f" of {status['steps']:,}" if status.get("steps") is not None else "")
 
 
 def _score(entry: dict[str, Any]) -> str:

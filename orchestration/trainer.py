@@ -12,29 +12,33 @@ from pathlib import Path
 from typing import Any
 
 from data.config import UserError
-from data.prepare import prepare
+from data.phases import longest, prepare_phases
 from data.retries import be_patient
 from data.storage import fetch, fetch_once, publish, shown
 from data.store import Store
 from data.tally import TOLD
 from orchestration import checkpoint, metrics
+from orchestration.budget import limit_of
 from orchestration.cause import cause_of
 from orchestration.checkpoint import write_json
 from orchestration.config import Config, to_yaml
-from orchestration.following import following, told_loss
+from orchestration.following import following, step_text, told_loss
+from orchestration.plan import phases_of
 from orchestration.progress import Update
 from orchestration.run import cache_of
 from orchestration.weights import located
 
 logger = logging.getLogger(__name__)
 
-def prepare_rows(config: Config, run: Path, update: Update) -> Store:
-    """The prepared corpus of this config, from the cache or made now; the run keeps its tokenizer and its counts.
+def prepare_rows(config: Config, run: Path, update: Update) -> list[Store]:
+    """The prepared corpus of each phase, from the cache or made now; the run keeps its tokenizer and its counts (those
+    of the longest rows).
 
     Raises UserError where a run that has begun would go on with other rows.
     """
     wanted = config.corpus, config.tokenizer, config.rows, cache_of(config)
-    store = prepare(*wanted, update, run=config.name, autoscales=config.cluster.autoscales)
+    stores = prepare_phases(*wanted, update, run=config.name, autoscales=config.cluster.autoscales)
+    store = longest(stores)
     facts = run / "corpus.json"
     fetch(facts)
     old = _read(facts) if facts.exists() else {"store": str(store.path), **store.manifest}
@@ -49,7 +53,7 @@ def prepare_rows(config: Config, run: Path, update: Update) -> Store:
             f"corpus.sources: run {run.name} was trained on rows {Path(old['store']).name}, the files now give "
             f"{store.path.name}; restore the files, or give another name=NAME"
         )
-    update(f"rows: {store.train.num_rows + store.held_out.num_rows:,} of {config.rows.length} tokens", 1.0)
+    update(f"rows: {store.train.num_rows + store.held_out.num_rows:,} of {config.rows.longest} tokens", 1.0)
     write_json(facts, {"store": str(store.path), **store.manifest})
     shutil.copytree(store.tokenizer_folder, run / "tokenizer", dirs_exist_ok=True)
     quarantine = fetch_once(store.path / "quarantine.jsonl")
@@ -58,13 +62,13 @@ def prepare_rows(config: Config, run: Path, update: Update) -> Store:
         publish(run / "quarantine.jsonl")
     publish(facts)
     publish(run / "tokenizer")
-    return store
+    return stores
 
 
 def pretrain(
-    config: Config, run: Path, store: Store, dump_batches: str | None, update: Update
+    config: Config, run: Path, stores: list[Store], dump_batches: str | None, update: Update
 ) -> dict[str, Any]:
-    """Train on `store` and write the export and summary.json, which is returned. Ray must be joined.
+    """Train on the store of each phase and write the export and summary.json, which is returned. Ray must be joined.
 
     Raises RuntimeError naming rank and step where the worker group fails for good.
     """
@@ -76,18 +80,20 @@ def pretrain(
     from orchestration.beacon import faults_of
     from orchestration.group import RESIZE_SECONDS, Collectives, WorkerGroup
     from orchestration.pacer import Pacer
-    from orchestration.stream import Plan, Stream, order_of
+    from orchestration.segments import Plan, PlanPhase, order_of
+    from orchestration.stream import Stream
     from orchestration.worker import Job, pretrain_worker
 
     faults_of(os.environ.get("CLOZE_FAULT", ""))  # a test's mistake is told before anything starts
-    weights = config.corpus.weights
+    weights, batch = config.corpus.weights, config.pretrain.global_batch
     plan = Plan(
         run=str(run),
-        store=str(store.path),
+        phases=tuple(
+            PlanPhase(**vars(phase), store=str(store.path))
+            for store, phase in zip(stores, phases_of(config), strict=True)
+        ),
         seed=config.seed,
-        steps=config.pretrain.steps,
-        global_batch=config.pretrain.global_batch,
-        evaluation_batch=config.pretrain.micro_batch,
+        global_batch=batch,
         eval_every_steps=config.pretrain.eval_every_steps,
         masking=config.masking,
         weights=weights,
@@ -101,11 +107,11 @@ def pretrain(
         config=located(config),
         run=str(run),
         tokenizer_folder=str(run / "tokenizer"),
-        tokenizer=store.manifest["tokenizer"],
-        data=store.path.name,
+        tokenizer=longest(stores).manifest["tokenizer"],
+        data=longest(stores).path.name,
         recipe=to_yaml(config),
-        steps_per_epoch=order_of(store, weights, config.seed, config.pretrain.global_batch).steps_per_epoch,
-        evaluates_before=plan.evaluates_before if store.held_out.num_rows else never,
+        steps_per_epoch=tuple(order_of(store, weights, config.seed, batch).steps_per_epoch for store in stores),
+        evaluates_before=plan.evaluates_before if longest(stores).held_out.num_rows else never,
         dump_batches=str(Path(dump_batches).absolute()) if dump_batches else None,
         fault=os.environ.get("CLOZE_FAULT"),
         pacer=pacer,
@@ -144,21 +150,22 @@ def pretrain(
             raise RuntimeError(news["lost"] or cause_of(error)) from error
     step: Any = ray.get(pacer.stopped_at.remote())
     if step is not None:
-        update(f"step {step:,}/{config.pretrain.steps:,}", step / config.pretrain.steps, step=step)
+        total = config.pretrain.total_steps
+        update(step_text(config, step), None if total is None else step / total, step=step)
         raise KeyboardInterrupt(f"stopped and saved at step {step:,}; the same command goes on from there")
     if failure := ray.get(pacer.failure.remote()):
         raise RuntimeError(failure)
     facts: Any = ray.get(pacer.facts.remote())
     be_patient()
     metrics.bring(run / "metrics.jsonl")
-    summary = {**summarise(config, run, store), **facts}
+    summary = {**summarise(config, run, stores), **facts}
     write_json(run / "summary.json", summary)
     publish(run / "summary.json")
     be_patient(0)
     last = {"step": summary["steps"], "loss": summary["loss"], "tokens_per_second": summary["tokens_per_second"]}
     last |= {"eval_loss": summary["eval_loss_after"]}
-    text = "step {step:,}/{steps:,}  loss {told}  {tokens_per_second:,.0f} tokens/s"
-    update(text.format(steps=config.pretrain.steps, told=told_loss(summary["loss"]), **last), 1.0, **last)
+    loss, speed = told_loss(last["loss"]), f"{last['tokens_per_second']:,.0f} tokens/s"
+    update(f"{step_text(config, last['step'])}  loss {loss}  {speed}", 1.0, **last)
     return summary
 
 
@@ -167,9 +174,11 @@ def never(step: int) -> bool:
     return False
 
 
-def summarise(config: Config, run: Path, store: Store) -> dict[str, Any]:
-    """summary.json: from metrics.jsonl, which restarts do not falsify, the store's counts, and the checkpoints."""
-    owner = checkpoint.owner_of(config, store.manifest["tokenizer"]["fingerprint"], store.path.name)
+def summarise(config: Config, run: Path, stores: list[Store]) -> dict[str, Any]:
+    """summary.json: from metrics.jsonl, which restarts do not falsify, the checkpoints, and the counts of the stores:
+    where there are several, rows and held-out rows are those of the last phase."""
+    store, phases, limit, data = stores[-1], phases_of(config), limit_of(config), longest(stores)
+    owner = checkpoint.owner_of(config, data.manifest["tokenizer"]["fingerprint"], data.path.name)
     best = checkpoint.best(run, owner)
     lines = list(metrics.read(run / "metrics.jsonl"))
     steps = [line for line in lines if "loss" in line]
@@ -200,6 +209,8 @@ def summarise(config: Config, run: Path, store: Store) -> dict[str, Any]:
         "best_checkpoint": best and {
             "path": shown(checkpoint.folder_of(run, best["step"])), "step": best["step"], "loss": best["eval_loss"],
         },
+        **({"rows_length": list(config.rows.lengths)} if len(phases) > 1 else {}),
+        **({"budget": {limit.unit: limit.amount}} if limit is not None else {}),
         "export": shown(run / "export"),
     }
 

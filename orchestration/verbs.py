@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from data.storage import place, publish, shown
+from orchestration.budget import has_more, in_words, limit_of
 from orchestration.cluster import (
     address_of,
     ask_for_cpus,
@@ -23,8 +24,9 @@ from orchestration.cluster import (
     joined,
     this_machine,
 )
-from orchestration.config import SWEEP_SECTIONS, Config, to_yaml
+from orchestration.config import Config, to_yaml
 from orchestration.doctor import check_nodes
+from orchestration.identity import SWEEP_SECTIONS
 from orchestration.progress import Progress, Stage, log_path, run_log
 from orchestration.pulse import beating
 from orchestration.recipe import load_config
@@ -44,6 +46,7 @@ def show(options: argparse.Namespace) -> int:
 def pretrain(options: argparse.Namespace) -> int:
     """Prepare rows and train; or only say what would be done."""
     config = load_config(options.recipe, options.overrides)
+    from data.phases import longest
     from data.tally import tell
     from orchestration import trainer
     from orchestration.checks import check, remarks
@@ -51,8 +54,10 @@ def pretrain(options: argparse.Namespace) -> int:
 
     run = folder_of(config)
     check(config, run)
-    if (summary := summary_of(run)) is not None:
-        print(f"{config.name} is finished: nothing to do. Another name=NAME makes a new run.")
+    limit = limit_of(config)
+    if (summary := summary_of(run)) is not None and not has_more(limit, summary):
+        more = "" if limit is None else " A higher pretrain.budget goes on."
+        print(f"{config.name} is finished: nothing to do. Another name=NAME makes a new run.{more}")
         print(_outcome(summary, run))
         return 0
     _on_nodes(config, options.dry_run, partial(check_workers, config.scaling, autoscales=config.cluster.autoscales))
@@ -67,18 +72,20 @@ def pretrain(options: argparse.Namespace) -> int:
             check_workers(config.scaling, nodes, config.cluster.autoscales)
             await_nodes(config, progress)
             with progress.stage("corpus") as update:
-                store = trainer.prepare_rows(config, run, update)
+                stores = trainer.prepare_rows(config, run, update)
+            store = longest(stores)
             progress.say(Stage("corpus").line(tell(store.manifest)))
             for remark in remarks(config, store):
                 progress.say(Stage("corpus").line(f"note: {remark}"))
             for line in try_weights(config, store):
                 progress.say(Stage("encoder").line(line))
             with progress.stage("pretrain") as update:
-                summary = trainer.pretrain(config, run, store, options.dump_batches, update)
+                summary = trainer.pretrain(config, run, stores, options.dump_batches, update)
         print(_outcome(summary, run), file=terminal.out)
         return 0
 
-    return _in_run(config, run, work, steps=config.pretrain.steps, workers=config.scaling.max_workers)
+    goal = {"steps": config.pretrain.total_steps, "budget": limit.text if limit is not None else None}
+    return _in_run(config, run, work, **goal, workers=config.scaling.max_workers)
 
 
 def await_nodes(config: Config, progress: Progress) -> None:
@@ -114,6 +121,10 @@ def _outcome(summary: dict[str, Any], run: Path) -> str:
                 told = "none" if before is None else f"{before:.1%}"
                 held_out += f", {name.replace('_', ' ')} {told} -> {after:.1%}"
     speed = f"{summary['tokens']:,} tokens in {summary['seconds']:,.0f} s, {summary['tokens_per_second']:,.0f} tokens/s"
+    if len(lengths := summary.get("rows_length", [])) > 1:
+        held_out += f" (rows of {', then '.join(map(str, lengths))} tokens)"
+    if "spent" in summary:  # a run that ended before spending was counted does not say
+        speed += f"; {summary['steps']:,} steps, spent: {in_words(summary['spent'])}"
     return f"{held_out}\n{speed}\nencoder {as_typed(run / 'export')}   log {as_typed(run / 'log')}"
 
 

@@ -10,7 +10,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -21,6 +21,7 @@ import ray.train
 import torch
 import torch.distributed as dist
 
+from data.batches import Part
 from data.retries import be_patient
 from data.storage import fetch, is_remote, publish
 from model.activations import recompute_activations
@@ -29,6 +30,7 @@ from model.objectives.catalogue import build_objective
 from orchestration import checkpoint, metrics, spot
 from orchestration.bad_steps import hint
 from orchestration.beacon import Beacon, faults_of, poison
+from orchestration.budget import in_words, told
 from orchestration.cause import is_broken
 from orchestration.clock import Clock
 from orchestration.config import Config
@@ -38,11 +40,12 @@ from orchestration.gate import Gate
 from orchestration.gauges import WorkerGauges, group_peak
 from orchestration.group import leaving, worker_device
 from orchestration.journal import Journal
-from orchestration.plan import step_plan
+from orchestration.ledger import open_ledger
+from orchestration.plan import number_of_phase, phases_of, step_plan
 from orchestration.policies import OTHERS, Moved
 from orchestration.resuming import agree, load
 from orchestration.saving import Saver, SavingError
-from orchestration.schedule import learning_rate
+from orchestration.schedule import learning_rate, rate_of_share
 from orchestration.steps import evaluate, train_steps
 from orchestration.stream import parts_of
 from orchestration.watchdog import Watchdog
@@ -68,12 +71,23 @@ class Job:
     """Fingerprint of the prepared rows."""
     recipe: str
     """The run's config.yaml, for the model card."""
-    steps_per_epoch: int
+    steps_per_epoch: tuple[int, ...]
+    """Of each phase."""
     evaluates_before: Callable[[int], bool]
     """Whether held-out rows are evaluated before a step is trained, or behind the last one."""
     dump_batches: str | None
     fault: str | None
     pacer: Any
+
+    def epoch_of(self, step: int) -> int:
+        """Which epoch of its phase's rows `step` is of."""
+        phases = phases_of(self.config)
+        number = number_of_phase(phases, step)
+        return (step - phases[number].first_step) // self.steps_per_epoch[number]
+
+    def kind_of(self, part: Part) -> tuple[int, bool]:
+        """Number of the phase, and whether it is evaluated: parts of one kind in a row go together."""
+        return number_of_phase(phases_of(self.config), part.first_step), part.evaluation
 
 
 def pretrain_worker(job: Job) -> None:
@@ -93,7 +107,8 @@ def pretrain_worker(job: Job) -> None:
     share_cores(ray.train.get_context().get_local_world_size(), device)
     precision = precision_of(pretrain.precision, device)
 
-    accumulation = step_plan(config, dist.get_world_size()).accumulation
+    phases, total_steps = phases_of(config), pretrain.total_steps
+    accumulation = [step_plan(config, dist.get_world_size(), n).accumulation for n in range(len(phases))]
     fetch_weights(config)
     objective = build_objective(config.objective, config.encoder, job.tokenizer, config.seed)[0]
     if config.zero.activation_checkpointing:
@@ -103,8 +118,8 @@ def pretrain_worker(job: Job) -> None:
     engine = DeepSpeedEngine(
         objective,
         stage=config.zero.stage,
-        micro_batch=pretrain.micro_batch,
-        accumulation=accumulation,
+        micro_batch=phases[0].micro_batch,
+        accumulation=accumulation[0],
         weight_decay=pretrain.weight_decay,
         gradient_clipping=pretrain.gradient_clipping,
         persistence_threshold=config.zero.persistence_threshold,
@@ -117,16 +132,16 @@ def pretrain_worker(job: Job) -> None:
     beginning = agree(run, owner, lambda text: job.pacer.warn.remote(text), job.pacer)
     shard = ray.train.get_dataset_shard("rows")  # of the stream that begins where the ranks agreed to begin
     start = beginning.step
+    ledger = open_ledger(run, beginning.manifest, start, config, job.pacer)
     generation: Any = ray.get(job.pacer.generation.remote())
     beacon.strike = dict(enumerate(faults_of(job.fault or ""), start=1)).get(generation)
     poison(engine.module, beacon, job.fault or "")
     load(engine, run, beginning)
-    journal = Journal(run, start, job.steps_per_epoch, dist.get_world_size(), job.pacer) if rank == 0 else None
+    journal = Journal(run, start, job.epoch_of, dist.get_world_size(), job.pacer) if rank == 0 else None
     gate = Gate(pretrain.max_bad_steps, journal.write_bad if journal else lambda record: None, partial(hint, run))
     gauges = WorkerGauges(
         config.name,
         rank,
-        pretrain.steps,
         restarts=ray.get(job.pacer.restarts.remote()),
         flops=objective.flops,
         peak=group_peak(device, precision != "fp32", config.scaling.gpus_per_worker),
@@ -148,14 +163,17 @@ def pretrain_worker(job: Job) -> None:
         carry=journal.carry if journal else None,
         passes=beacon.passes,
     )
-    feed = Feed(rank, config.seed, pretrain.micro_batch, accumulation, job.tokenizer["pad_id"], dump_folder)
-    rate = partial(
-        learning_rate,
-        steps=pretrain.steps,
-        peak=pretrain.learning_rate,
-        warmup_ratio=pretrain.warmup_ratio,
-        schedule=pretrain.schedule,
-    )
+    feeds = [
+        Feed(rank, config.seed, phase.micro_batch, count, job.tokenizer["pad_id"], dump_folder)
+        for phase, count in zip(phases, accumulation, strict=True)
+    ]
+    line = {"peak": pretrain.learning_rate, "warmup_ratio": pretrain.warmup_ratio, "schedule": pretrain.schedule}
+
+    def rate(step: int) -> float:
+        if total_steps is None:
+            return rate_of_share(ledger.share(), **line)
+        return learning_rate(step, total_steps, **line)
+
     clock = Clock()
 
     def asked_to_stop() -> bool:
@@ -165,41 +183,55 @@ def pretrain_worker(job: Job) -> None:
         return leaving() or ("another number of workers fits" if journal and journal.wish().move else None)
 
     step, scores = start, {}
-    is_end, spent = False, dict[str, float]()
+    is_end = False
     try:
+        # What the stream brought ahead of a budget's end is passed over here, up to an evaluation: all are the same.
         parts_in_turn = clock.waiting(beacon.reading(parts_of(shard, rank)))
-        for is_evaluation, parts in groupby(parts_in_turn, key=lambda part: part.evaluation):
+        for (number, is_evaluation), parts in groupby(parts_in_turn, key=job.kind_of):
+            feed, phase = feeds[number], phases[number]
             if is_evaluation:
                 beacon.step = step
                 scores = evaluate(engine, feed.evaluation(parts), beacon.at)
                 if journal:
-                    journal.write_evaluation(step, scores)
+                    journal.write_evaluation(step, scores, {"rows_length": phase.length} if len(phases) > 1 else {})
                 gauges.evaluation(scores)
                 clock.lap()
-                if saver.evaluated(step, scores["loss"], spent, is_end):
+                if saver.evaluated(step, scores["loss"], asdict(ledger.spent), is_end):
                     gauges.checkpoint(clock.lap()[0])
+                if ledger.is_spent:
+                    break
                 continue
+            if ledger.is_spent:
+                continue
+            engine.accumulate(accumulation[number])
             steps = feed.steps(parts, step, gauges.read, beacon.at)
             for record in train_steps(
-                engine, steps, rate, asked_to_stop, beacon.at, lambda: why_move() is not None, gate=gate
+                engine, steps, rate, asked_to_stop, beacon.at, lambda: why_move() is not None, ledger.clock, gate
             ):
                 step, lap = record.step + 1, clock.lap()
+                ledger.count(record.step, record.metrics["tokens"], record.seconds)
                 if journal:
-                    journal.write_step(record, *lap)
-                gauges.step(record, *lap)
-                is_end = step == pretrain.steps
-                # A state that is evaluated is saved after that, with its loss.
-                leaves = record.is_last or (record.moves and not is_end)
+                    journal.write_step(record, *lap, None if total_steps else ledger.share())
+                gauges.step(record, *lap, ledger.share())
+                is_end = step == total_steps or ledger.is_spent
+                # A state that is evaluated is saved after that, with its loss; where a budget ends, at once.
+                leaves = record.is_last or ledger.is_spent or (record.moves and not is_end)
                 if leaves or (saver.is_due(step, is_end) and not job.evaluates_before(step)):
                     beacon.at("saving")
-                    saver.save(step, None, spent)
+                    saver.save(step, None, asdict(ledger.spent))
                     gauges.checkpoint(clock.lap()[0])
                 if record.is_last:
                     saver.finish()
+                    ledger.finish()
                     ray.get(job.pacer.stopped.remote(step))
                     return
+                if ledger.is_spent:
+                    if journal:
+                        ray.get(job.pacer.finish.remote())
+                    break
                 if record.moves and not is_end:
                     saver.finish()
+                    ledger.finish()
                     raise Moved(f"saved at step {step}: {why_move() or OTHERS}")
         beacon.at("saving")
         saver.finish()
@@ -221,7 +253,9 @@ def pretrain_worker(job: Job) -> None:
     state = engine.full_state()  # every rank takes part in gathering
     if journal:
         fetch(Path(job.tokenizer_folder))
-        export_objective(objective, state, job.tokenizer_folder, run / "export", card(job, scores))
+        spent = told(ledger.finish(), config.cluster.price_per_worker_hour)
+        ray.get(job.pacer.tell.remote({"spent": spent}))
+        export_objective(objective, state, job.tokenizer_folder, run / "export", card(job, scores, step, spent))
         publish(run / "export", last="config.json")
         journal.finish()
     dist.barrier()
@@ -249,9 +283,11 @@ def precision_of(precision: str, device: torch.device) -> str:
     return precision
 
 
-def card(job: Job, scores: dict[str, float]) -> dict[str, Any]:
+def card(job: Job, scores: dict[str, float], steps: int, spent: dict[str, Any]) -> dict[str, Any]:
     """Title, facts and recipe of the export's model card."""
     config = job.config
+    phases = phases_of(config)
+    parts = [f"{steps:,}" if len(phases) == 1 else f"{phase.end_step - phase.first_step:,}" for phase in phases]
     sources = [source.path for source in config.corpus.sources]
     facts: dict[str, Any] = {
         "title": f"{config.name}: a {config.encoder.family} encoder pretrained with Cloze",
@@ -259,9 +295,11 @@ def card(job: Job, scores: dict[str, float]) -> dict[str, Any]:
         "corpus": ", ".join(sources[:10]) + (f" and {len(sources) - 10} more" if len(sources) > 10 else ""),
         "data fingerprint": job.data,
         "tokenizer fingerprint": job.tokenizer["fingerprint"],
-        "steps": config.pretrain.steps,
+        "steps": ", then ".join(parts),
         "rows per step": config.pretrain.global_batch,
-        "tokens per row": config.rows.length,
+        "tokens per row": ", then ".join(str(length) for length in config.rows.lengths),
+        "tokens trained on": f"{spent['tokens']:,}",
+        "spent": in_words(spent),
         "seed": config.seed,
         "recipe": job.recipe,
     }

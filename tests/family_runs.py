@@ -11,7 +11,7 @@ from data.batches import PAIRS, Part, micro_batches
 from data.config import Masking
 from data.masking import Vocabulary, mask_rows, token_draws
 from data.store import Store
-from orchestration.stream import order_of
+from orchestration.segments import order_of
 
 Batches = list[dict[str, torch.Tensor]]
 GENERATED = {"mask_share": 1.0, "random_share": 0.0}

@@ -15,7 +15,7 @@ from data.families import SPECIALS
 from model.encoder import encoder_config
 from model.families import FAMILIES
 from orchestration.checks import check_model, remarks
-from orchestration.config import flatten
+from orchestration.identity import flatten
 from orchestration.recipe import build_config, load_config, shipped_recipes
 
 

@@ -4,7 +4,8 @@ import pytest
 import yaml
 
 from data.config import UserError
-from orchestration.config import FREE, PRETRAIN_SECTIONS, SWEEP_SECTIONS, Config, flatten, identity, to_yaml
+from orchestration.config import Config, to_yaml
+from orchestration.identity import FREE, PRETRAIN_SECTIONS, SWEEP_SECTIONS, flatten, identity
 from orchestration.recipe import build_config, load_config, parse_yaml, shipped_recipes
 
 
@@ -16,6 +17,13 @@ from orchestration.recipe import build_config, load_config, parse_yaml, shipped_
         ("corpus.sources=[{path: a, pth: b}]", "corpus.sources.0.pth: unknown key; did you mean path?"),
         ("pretrain.steps=many", "pretrain.steps='many': input should be a valid integer"),
         ("pretrain.steps=0", "pretrain.steps=0: input should be greater than or equal to 1"),
+        ("pretrain.steps=[5,x]", "pretrain.steps.1='x': input should be a valid integer"),
+        ("rows.length=[128,512]", "rows.length=[128, 512] and pretrain.steps=1500: give two numbers, or two lists"),
+        ("pretrain.steps=[10,20]", "rows.length=128 and pretrain.steps=[10, 20]: give two numbers, or two lists"),
+        ("pretrain.micro_batch=[4,2]", "pretrain.micro_batch=[4, 2] and pretrain.steps=1500: give a number, or one"),
+        ("pretrain.steps=null", "pretrain: steps=null and no budget: nothing ends the run; give one of them"),
+        ("pretrain.budget.hours=2", "pretrain: steps=1500 and a budget in hours: a run ends by one of them; give"),
+        ("scaling.workers=0", "scaling.workers=0: input should be greater than or equal to 1"),
         ("zero.stage=4", "zero.stage=4: input should be less than or equal to 3"),
         (
             "zero={stage: 0, offload: optimizer}",
@@ -40,6 +48,47 @@ def test_a_fault_is_one_line_with_key_value_and_remedy(override, line):
     with pytest.raises(UserError) as fault:
         load_config("demo", overrides)
     assert str(fault.value).startswith(line)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "line"),
+    [
+        (["budget={}"], "pretrain.budget: nothing given; give exactly one of tokens, hours, money"),
+        (["budget.hours=1", "budget.tokens=1"], "pretrain.budget: both tokens and hours given; give exactly one"),
+        (["budget.hours=-1"], "pretrain.budget.hours=-1: input should be greater than 0"),
+        (["budget.money=9"], "pretrain.budget.money=9 needs a price; give cluster.price_per_worker_hour=PRICE"),
+        (["budget.hours=1", "micro_batch=[4,2]"], "pretrain.budget.hours with rows.length=128 and pretrain.micro"),
+    ],
+)
+def test_a_budget_is_one_number_that_can_be_counted(overrides, line):
+    with pytest.raises(UserError) as fault:
+        load_config("demo", ["pretrain.steps=null", *(f"pretrain.{override}" for override in overrides)])
+    assert str(fault.value).startswith(line) and len(str(fault.value).splitlines()) == 1
+
+
+def test_masks_that_follow_the_steps_are_refused_with_a_budget():
+    words = ["pretrain.steps=null", "pretrain.budget.tokens=5e6", "masking.final_mlm_probability=0.3"]
+    with pytest.raises(UserError, match=r"masking.final_mlm_probability=0.3: it is reached at the last step, and with"):
+        load_config("demo", words)
+
+
+def test_a_budget_takes_the_place_of_the_default_steps_and_both_forms_survive_yaml(tmp_path):
+    (tmp_path / "own.yaml").write_text("name: x\npretrain: {budget: {hours: 2}}\n")
+    budget = load_config(str(tmp_path / "own.yaml"))
+    assert budget.pretrain.steps is None and budget.pretrain.total_steps is None
+    phases = load_config("pretrain_two_phases")
+    assert phases.pretrain.total_steps == 1_000_000 and phases.rows.longest == 512
+    for config in (budget, phases):
+        (tmp_path / "again.yaml").write_text(to_yaml(config))
+        assert load_config(str(tmp_path / "again.yaml")) == config
+
+
+def test_phases_are_identity_and_a_budget_is_not():
+    raised = load_config("demo", ["pretrain.steps=null", "pretrain.budget.hours=2"])
+    other = load_config("demo", ["pretrain.steps=null", "pretrain.budget.hours=3"])
+    assert identity(raised, PRETRAIN_SECTIONS) == identity(other, PRETRAIN_SECTIONS)
+    one, two = (load_config("pretrain_two_phases", [f"pretrain.steps=[{steps},100]"]) for steps in (900, 901))
+    assert identity(one, PRETRAIN_SECTIONS) != identity(two, PRETRAIN_SECTIONS)
 
 
 def test_several_faults_are_several_lines():

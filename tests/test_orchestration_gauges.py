@@ -50,7 +50,7 @@ def rank(monkeypatch):
 
     def make(number: int) -> tuple[WorkerGauges, Told, list[float]]:
         made = WorkerGauges(
-            "law", number, steps=100, restarts=1, flops=lambda tokens, targets, row: 10 * tokens + targets["mlm"] + row,
+            "law", number, restarts=1, flops=lambda tokens, targets, row: 10 * tokens + targets["mlm"] + row,
             peak=(1e4, "measured"), device=torch.device("cpu"),
         )  # fmt: skip
         return made, made._metrics, now  # pyright: ignore[reportReturnType]
@@ -62,7 +62,7 @@ def work(made: WorkerGauges, now: list[float], steps: int) -> None:
     for step in range(steps):
         now[0] += 0.5
         made.read(np.array([30, 20]), positions=80)
-        made.step(record(step), seconds=0.5, waited_seconds=0.1)
+        made.step(record(step), seconds=0.5, waited_seconds=0.1, share=(step + 1) / 100)
 
 
 def test_rank_0_tells_all_and_values_are_means(rank):
@@ -95,19 +95,19 @@ def test_the_last_step_is_told_however_soon(rank):
     made, told, now = rank(0)
     work(made, now, 2)
     assert "cloze_step" not in told.collect()
-    made.step(record(99), seconds=0.1, waited_seconds=0.0)
+    made.step(record(99), seconds=0.1, waited_seconds=0.0, share=1.0)
     assert told.collect()["cloze_step"] == 100
     assert told.collect()["cloze_eta_seconds"] == 0
 
 
 def test_a_step_costs_microseconds():
-    made = WorkerGauges("law", 0, 10**9, 0, lambda *_: 1.0, (1e12, "measured"), torch.device("cpu"))
+    made = WorkerGauges("law", 0, 0, lambda *_: 1.0, (1e12, "measured"), torch.device("cpu"))
     lengths, steps = np.full(16, 128), 20_000
     made._metrics.stop()
     begun = time.perf_counter()
     for step in range(steps):
         made.read(lengths, 2048)
-        made.step(record(step), 0.1, 0.0)
+        made.step(record(step), 0.1, 0.0, step / 10**9)
     micros = (time.perf_counter() - begun) / steps * 1e6
     assert micros < 100, f"{micros:.0f} microseconds"  # 3 where nothing else runs; a step of BERT-tiny takes 30,000
 

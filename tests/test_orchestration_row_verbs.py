@@ -54,7 +54,7 @@ def test_rows_that_are_not_there_are_told(tmp_path):
 
 def test_the_rows_of_a_step_are_those_of_the_stream_with_its_masks(tmp_path):
     """Every step of two epochs: the row ids, visits and targets that training has there."""
-    from orchestration.stream import order_of
+    from orchestration.segments import order_of
 
     store = store_of(tmp_path, ROWS)
     shares = {"mlm_probability": 0.2, "final_mlm_probability": 0.8, "mask_share": 1, "random_share": 0}

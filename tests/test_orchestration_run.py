@@ -10,7 +10,7 @@ import pytest
 
 from data import storage
 from data.config import UserError
-from orchestration.config import PRETRAIN_SECTIONS
+from orchestration.identity import PRETRAIN_SECTIONS
 from orchestration.recipe import load_config
 from orchestration.run import check_identity, check_storage, folder_of, held
 

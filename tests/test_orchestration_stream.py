@@ -16,18 +16,30 @@ from data.batches import Part, decode
 from data.config import Masking
 from data.order import GROUP_ROWS, WINDOW_ROWS
 from data.store import Shards, Store, open_store
-from orchestration.pacer import LOOKAHEAD_STEPS, Pacer
-from orchestration.stream import Plan, build, generate, order_of, parts_of
+from orchestration.pacer import END, LOOKAHEAD_STEPS, MAKE, OVER, Pacer
+from orchestration.segments import Plan, PlanPhase, order_of, window_of
+from orchestration.stream import build, generate, parts_of
 
 STEPS = 90
 
 
-def plan_of(folder: Path, store: Store, **settings: Any) -> Plan:
+def plan_of(folder: Path, *stores: Store, steps: tuple[int, ...] = (STEPS,), **settings: Any) -> Plan:
+    """A phase for each store, of so many steps."""
     defaults = {
-        "seed": 5, "steps": STEPS, "global_batch": 7, "evaluation_batch": 4, "eval_every_steps": 40,
-        "masking": Masking(), "weights": (1.0,), "needs_draws": True,
+        "seed": 5, "global_batch": 7, "eval_every_steps": 40, "masking": Masking(), "weights": (1.0,),
+        "needs_draws": True,
     }  # fmt: skip
-    return Plan(run=str(folder), store=str(store.path), **{**defaults, **settings})
+    ends = [sum(steps[: number + 1]) for number in range(len(steps))]
+    phases = tuple(
+        PlanPhase(end - count, end, length=16, micro_batch=4, store=str(store.path))
+        for store, end, count in zip(stores, ends, steps, strict=True)
+    )
+    return Plan(run=str(folder), phases=phases, **{**defaults, **settings})
+
+
+def ending(plan: Plan, step: int) -> Plan:
+    """The plan of a run that ends there."""
+    return dataclasses.replace(plan, phases=(dataclasses.replace(plan.phases[0], end_step=step),))
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +103,7 @@ def test_steps_hold_the_same_rows_and_masks_whatever_the_ranks(plan, whole, worl
 
 
 def test_the_stream_is_the_order(plan, whole):
-    store = open_store(Path(plan.store))
+    store = open_store(plan.phases[0].store)
     order = order_of(store, plan.weights, plan.seed, plan.global_batch)
     assert order.steps_per_epoch < STEPS  # more than one epoch
     first_epoch = [row for step in range(order.steps_per_epoch) for row in whole[0][step]]
@@ -101,7 +113,7 @@ def test_the_stream_is_the_order(plan, whole):
 
 
 def test_evaluation_loses_no_row_and_comes_when_due(plan, whole):
-    held_out = list(range(open_store(Path(plan.store)).held_out.num_rows))
+    held_out = list(range(open_store(plan.phases[0].store).held_out.num_rows))
     assert held_out
     assert {step: sorted(rows) for step, rows in whole[1].items()} == dict.fromkeys((0, 40, 80, STEPS), held_out)
 
@@ -114,7 +126,7 @@ def test_a_finished_run_streams_only_its_last_evaluation(plan, whole):
 
 def test_ranks_without_rows_are_served_too(plan):
     """One row a step for two ranks: one of them has none, and still takes part in every step."""
-    lone = dataclasses.replace(plan, global_batch=1, steps=20, eval_every_steps=None)
+    lone = dataclasses.replace(ending(plan, 20), global_batch=1, eval_every_steps=None)
     one, two = drain(lone, 0, 1), drain(lone, 0, 2)
     assert one[0] == two[0] and len(one[0]) == 20
 
@@ -122,14 +134,14 @@ def test_ranks_without_rows_are_served_too(plan):
 def test_generation_waits_for_training(ray_4_cpus):
     pacer = Pacer.remote()
     stream = ray.get(pacer.open.remote(100))
-    assert ray.get(pacer.wait.remote(stream, 100 + LOOKAHEAD_STEPS), timeout=10)
+    assert ray.get(pacer.wait.remote(stream, 100 + LOOKAHEAD_STEPS), timeout=10) == MAKE
     ahead = pacer.wait.remote(stream, 101 + LOOKAHEAD_STEPS)
     assert ray.wait([ahead], timeout=0.5)[0] == []
     pacer.begin.remote(101, {})
-    assert ray.get(ahead, timeout=10)
+    assert ray.get(ahead, timeout=10) == MAKE
     stale = pacer.wait.remote(stream, 10_000)
     ray.get(pacer.open.remote(50))
-    assert ray.get(stale, timeout=10) is False  # a worker group that started anew ends the old stream
+    assert ray.get(stale, timeout=10) == OVER  # a worker group that started anew ends the old stream
 
 
 def run_alone(plan: Plan, start: int, world_size: int = 1) -> list[Part]:
@@ -137,13 +149,9 @@ def run_alone(plan: Plan, start: int, world_size: int = 1) -> list[Part]:
     pacer = Pacer.remote()
     stream = ray.get(pacer.open.remote(start))
     ray.get(pacer.begin.remote(10**9, {}))
-    order = order_of(open_store(plan.store), plan.weights, plan.seed, plan.global_batch)
-    first = order.window_of(start)
-    parts = []
-    for window in range(order.window_of(plan.steps - 1) - first + 1):
-        for block in generate({"id": np.array([window])}, plan, first, start, world_size, pacer, stream):
-            parts += [decode(payload) for payload in block["part"]]
-    return parts
+    windows = {"begin": np.array([window_of(plan, start)]), "end": np.array([window_of(plan, plan.steps) + 1])}
+    blocks = generate(windows, plan, start, world_size, pacer, stream)
+    return [decode(payload) for block in blocks for payload in block["part"]]
 
 
 @pytest.fixture
@@ -165,7 +173,7 @@ def test_an_epoch_reads_the_store_once_and_a_restart_reads_what_is_left(ray_4_cp
     sizes = [3000, 4001, 2999, 3500, 3777, 3000, 4000]
     store = made_store(tmp_path / "store", sizes, length=8)
     order = order_of(store, (1.0,), 5, 32)
-    plan = plan_of(tmp_path, store, steps=order.steps_per_epoch, global_batch=32, eval_every_steps=None)
+    plan = plan_of(tmp_path, store, steps=(order.steps_per_epoch,), global_batch=32, eval_every_steps=None)
     plan = dataclasses.replace(plan, eval_every_steps=10**9)
     assert order.windows_per_epoch == 3
     whole = run_alone(plan, 0, world_size=3)
@@ -191,7 +199,7 @@ def by_row(parts: list[Part]) -> dict[tuple[int, int], tuple[bytes, ...]]:
 
 def test_weights_reach_the_stream_and_each_visit_has_masks_of_its_own(ray_4_cpus, tmp_path):
     store = made_store(tmp_path / "store", [60, 60], sources=[0, 1])
-    plan = plan_of(tmp_path, store, steps=18, global_batch=10, weights=(0.5, 2.5))
+    plan = plan_of(tmp_path, store, steps=(18,), global_batch=10, weights=(0.5, 2.5))
     parts = run_alone(plan, 0)
     rows = np.concatenate([part.row_ids for part in parts if not part.evaluation])
     assert np.bincount(rows // 60).tolist() == [30, 150]
@@ -206,7 +214,7 @@ def test_weights_reach_the_stream_and_each_visit_has_masks_of_its_own(ray_4_cpus
 @pytest.mark.parametrize("packing", ["document", "packed", "next_sentence", "sentence_order"])
 def test_the_model_is_told_of_segments_where_the_packing_has_them(ray_4_cpus, tmp_path, packing):
     store = made_store(tmp_path / "store", [40], packing=packing)
-    plan = plan_of(tmp_path, store, steps=4, global_batch=10, eval_every_steps=None)
+    plan = plan_of(tmp_path, store, steps=(4,), global_batch=10, eval_every_steps=None)
     parts = [part for part in run_alone(plan, 0, world_size=2) if not part.evaluation]
     assert sum(len(part.row_ids) for part in parts) == 40
     for part in parts:
@@ -222,7 +230,7 @@ def test_the_model_is_told_of_segments_where_the_packing_has_them(ray_4_cpus, tm
 def test_the_share_of_targets_follows_the_run(ray_4_cpus, tmp_path):
     store = made_store(tmp_path / "store", [400], length=64)
     masking = Masking(mlm_probability=0.4, final_mlm_probability=0.1)
-    plan = plan_of(tmp_path, store, steps=10, global_batch=40, masking=masking, eval_every_steps=None)
+    plan = plan_of(tmp_path, store, steps=(10,), global_batch=40, masking=masking, eval_every_steps=None)
     parts = [part for part in run_alone(plan, 0) if not part.evaluation]
     shares = {}
     for part in parts:
@@ -231,3 +239,78 @@ def test_the_share_of_targets_follows_the_run(ray_4_cpus, tmp_path):
             shares[int(step)] = (part.labels[here] >= 0).sum() / (part.lengths[here] - 2).sum()
     assert [round(shares[step], 1) for step in (0, 9)] == [0.4, 0.1]
     assert all(shares[step] > shares[step + 1] for step in range(9))
+
+
+def test_phases_follow_one_another_each_on_its_own_rows(ray_4_cpus, tmp_path):
+    """The rows and masks of each phase are those of a run of that phase alone; only the steps are numbered through."""
+    short = made_store(tmp_path / "short", [170, 1], held_out=11)
+    long = made_store(tmp_path / "long", [120], held_out=7, length=24)
+    plan = plan_of(tmp_path, short, long, steps=(30, 20))
+    alone = [by_row(run_alone(plan_of(tmp_path, store, steps=(n,)), 0)) for store, n in ((short, 30), (long, 20))]
+    expected = alone[0] | {(step + 30, row): seen for (step, row), seen in alone[1].items()}
+    parts = run_alone(plan, 0, world_size=2)
+    assert by_row(parts) == expected
+    held_out: dict[int, list[int]] = {}
+    for part in parts:
+        if part.evaluation:
+            held_out.setdefault(part.first_step, []).extend(part.row_ids.tolist())
+            assert part.input_ids.shape[1] == (16 if part.first_step < 30 else 24)
+    assert {step: sorted(rows) for step, rows in held_out.items()} == {
+        0: list(range(11)), 30: list(range(7)), 40: list(range(7)), 50: list(range(7)),
+    }  # fmt: skip
+    for start in (13, 29, 30, 31, 49, 50):  # inside a phase, at the border, at the end
+        rest = run_alone(plan, start, world_size=3)
+        assert by_row(rest) == {key: seen for key, seen in expected.items() if key[0] >= start}
+    steps = [part.first_step for part in drain_parts(plan, 25, 2)[0] if not part.evaluation]
+    assert steps[0] == 25 and 30 in steps and steps == sorted(steps)
+
+
+def drain_parts(plan: Plan, start: int, world_size: int, spent_at: int | None = None) -> list[list[Part]]:
+    """The parts of each rank through Ray Data; at step `spent_at` the ranks agree that the budget is spent."""
+    pacer = Pacer.remote()
+    stream = ray.get(pacer.open.remote(start))
+    shards = build(plan, start, world_size, pacer, stream)
+    seen: list[list[Part]] = [[] for _ in range(world_size)]
+
+    def consume(rank: int) -> None:
+        for part in parts_of(shards[rank], rank):
+            seen[rank].append(part)
+            if rank == 0 and not part.evaluation:
+                ray.get(pacer.begin.remote(part.last_step, {}))
+                if spent_at is not None and part.first_step <= spent_at < part.last_step:
+                    ray.get(pacer.finish.remote())
+
+    threads = [threading.Thread(target=consume, args=(rank,)) for rank in range(world_size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+        assert not thread.is_alive(), "the stream hangs"
+    return seen
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("held_out", [41, 0])
+def test_a_spent_budget_ends_a_stream_of_a_billion_steps_with_one_evaluation(ray_4_cpus, tmp_path, held_out):
+    store = made_store(tmp_path / "store", [170, 1, 189], held_out=held_out)
+    endless = plan_of(tmp_path, store, steps=(10**9,), eval_every_steps=None)
+    begun = time.monotonic()
+    ranks = drain_parts(endless, 70, 2, spent_at=150)
+    assert time.monotonic() - begun < 60
+    trained = [{part.last_step for part in parts if not part.evaluation} for parts in ranks]
+    assert trained[0] == trained[1], "every rank gets the same steps, also those that are passed over"
+    assert 150 < max(trained[0]) <= 150 + LOOKAHEAD_STEPS + 2 * 16
+    evaluated = sorted(row for parts in ranks for part in parts if part.evaluation for row in part.row_ids.tolist())
+    assert evaluated == list(range(held_out))
+    assert all(parts[-1].evaluation is bool(held_out) for parts in ranks)
+
+
+def test_after_the_end_one_waiter_makes_the_evaluation_and_the_others_nothing(ray_4_cpus):
+    pacer = Pacer.remote()
+    stream = ray.get(pacer.open.remote(0))
+    waiting = [pacer.wait.remote(stream, 10_000 + step) for step in range(3)]
+    assert ray.wait(waiting, timeout=0.5)[0] == []
+    ray.get(pacer.finish.remote())
+    assert sorted(ray.get([*waiting, pacer.wait.remote(stream, 0)], timeout=10)) == [END, OVER, OVER, OVER]
+    again = ray.get(pacer.open.remote(5))
+    assert ray.get(pacer.wait.remote(again, 5), timeout=10) == MAKE

@@ -168,11 +168,13 @@ def test_pretraining_page(tmp_path):
         "eval_loss_before": 9.0, "eval_loss_after": 5.08, "eval_accuracy_before": 0.0, "eval_accuracy_after": 0.23,
         "steps": 60, "tokens": 120000, "tokens_per_second": 18000.4, "seconds": 213, "workers": 2, "zero_stage": 1,
         "documents_read": 4200, "documents_kept": 4193,
+        "spent": {"tokens": 120000, "seconds": 300.0, "worker_seconds": 600.0, "money": 1.5},
     }  # fmt: skip
     (tmp_path / "demo" / "summary.json").write_text(json.dumps(summary))
     text = read_page(tmp_path / "demo").text
     assert "sources: ['<b>&amp;']" in text  # the config, its own markup shown as text
-    for fact in ("9.00 → 5.08", "0.0% → 23.0%", "18,000", "3 min 33 s", "2, ZeRO stage 1", "4,200 read, 4,193 kept"):
+    for fact in ("9.00 → 5.08", "0.0% → 23.0%", "18,000", "3 min 33 s", "2, ZeRO stage 1", "4,200 read, 4,193 kept",
+                 "5 min 00 s, 0.1667 worker-hours, 1.5 in money"):  # fmt: skip
         assert fact in text, fact
 
 

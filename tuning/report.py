@@ -13,6 +13,7 @@ from typing import Any
 
 from data.config import UserError
 from orchestration import metrics
+from orchestration.budget import in_words
 from orchestration.progress import duration
 from tuning import charts
 from tuning.leaderboard import make_entries, verdict, write_text
@@ -159,6 +160,7 @@ def _facts(summary: dict[str, Any], records: Sequence[dict[str, Any]]) -> str:
         "tokens": show("{:,}".format, "tokens"),
         "tokens per second": show("{:,.0f}".format, "tokens_per_second"),
         "time": show(duration, "seconds"),
+        "spent": show(in_words, "spent"),
         "workers": show(lambda n, stage: f"{n}, ZeRO stage {stage}", "workers", "zero_stage"),
         "documents": show(lambda n, kept: f"{n:,} read, {kept:,} kept", "documents_read", "documents_kept"),
     }

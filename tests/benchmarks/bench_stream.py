@@ -28,7 +28,8 @@ from data.config import Masking
 from data.rows import Row
 from data.store import Store, write_shard
 from orchestration.pacer import Pacer
-from orchestration.stream import Plan, build, order_of, parts_of
+from orchestration.segments import Plan, PlanPhase, order_of
+from orchestration.stream import build, parts_of
 
 LENGTH, SHARD_ROWS, GLOBAL_BATCH, RANKS = 128, 8000, 256, 2
 MB = 1e6
@@ -101,8 +102,8 @@ def measure(folder: Path, num_rows: int) -> Cost:
     store = write_store(folder, num_rows)
     steps = order_of(store, (1.0,), 0, GLOBAL_BATCH).steps_per_epoch
     plan = Plan(
-        run=str(folder), store=str(folder), seed=0, steps=steps, global_batch=GLOBAL_BATCH, evaluation_batch=8,
-        eval_every_steps=None, masking=Masking(), weights=(1.0,),
+        run=str(folder), phases=(PlanPhase(0, steps, length=128, micro_batch=8, store=str(folder)),), seed=0,
+        global_batch=GLOBAL_BATCH, eval_every_steps=None, masking=Masking(), weights=(1.0,),
     )  # fmt: skip
     drain(plan, 0, 1)  # processes start once
     peak: dict[str, int] = {}

@@ -1,0 +1,116 @@
+"""The ledger in which the workers of a run keep count of what it spends, the same on all ranks after each step.
+
+In: what was spent before, the steps of a worker group. Out: the share of the run that is done, and `spent.json` in the
+run's folder. What is counted stands in orchestration/budget.py.
+
+Tokens are counted by steps, from the checkpoint on: what a fault made the run repeat counts once, and the same steps
+give the same count, whatever the number of workers. Time is counted by the clock of rank 0, while the worker group
+exists: repeated steps, evaluations and saves count, waiting for workers does not. It reaches the other ranks in the
+all-reduce of each step; the file, written every LEDGER_SECONDS, keeps what was spent since the checkpoint when a driver
+is killed.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import ray
+import torch.distributed as dist
+
+from data.storage import is_remote, publish
+from orchestration.budget import LEDGER, Limit, Spent, limit_of, spent_before
+from orchestration.checkpoint import write_json
+from orchestration.config import Config
+
+logger = logging.getLogger(__name__)
+
+LEDGER_SECONDS, BUCKET_SECONDS = 10.0, 30.0  # a bucket's as often as metrics are carried there
+
+
+def open_ledger(run: Path, manifest: Mapping[str, Any] | None, start: int, config: Config, pacer: Any) -> "Ledger":
+    """The ledger of a group that begins at step `start`, the checkpoint of `manifest`; all ranks must call it.
+
+    `manifest` counts on rank 0, which alone reads and writes files. Of a run that was trained to the end of its budget,
+    but not exported, the stream is told to bring the last evaluation only: it must be open.
+    """
+    is_first = dist.get_rank() == 0
+    before: list[Any] = [spent_before(run, manifest) if is_first else None]
+    dist.broadcast_object_list(before, src=0)
+    ledger = Ledger(
+        before[0], start, dist.get_world_size(), limit_of(config), config.pretrain.total_steps,
+        run / LEDGER if is_first else None,
+    )  # fmt: skip
+    if is_first and ledger.is_spent:
+        ray.get(pacer.finish.remote())
+    return ledger
+
+
+class Ledger:
+    """One worker's count of what the run has spent: the same on all ranks after each step."""
+
+    def __init__(
+        self, before: Spent, start: int, workers: int, limit: Limit | None, steps: int | None, path: Path | None
+    ) -> None:
+        """`before`: spent when this group began, at step `start`. `steps` end the run where `limit` is None. `path`: of
+        rank 0's file."""
+        self._before, self._workers = before, workers
+        self._limit, self._steps = limit, steps
+        self._begun = time.monotonic()
+        self._stop = threading.Event()
+        self._path = path
+        self._done = start
+        self.spent = before
+        self._thread = threading.Thread(target=self._keep, daemon=True, name="cloze-ledger")
+        self._thread.start()
+
+    def clock(self) -> float:
+        """What this rank adds to the time that all ranks agree on: rank 0 the seconds of this group, others nothing."""
+        return 0.0 if self._path is None else time.monotonic() - self._begun
+
+    def count(self, step: int, tokens: float, seconds: float) -> None:
+        """A step was done: its tokens over all ranks, and the agreed time, as its all-reduce told them."""
+        self.spent = replace(self._after(seconds), tokens=self.spent.tokens + round(tokens))
+        self._done = step + 1
+
+    def share(self) -> float:
+        """How far the run is, 0 to 1."""
+        if self._limit is not None:
+            return self._limit.share(self.spent)
+        assert self._steps is not None
+        return min(1.0, self._done / self._steps)
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether a budget ends the run here; never before its first step."""
+        return self._limit is not None and self._done > 0 and self.share() >= 1
+
+    def finish(self) -> Spent:
+        """The group ends: write the ledger for the last time and return what was spent, by this rank's clock."""
+        self._stop.set()
+        self._thread.join()
+        self.spent = replace(self._after(time.monotonic() - self._begun), tokens=self.spent.tokens)
+        self._write()
+        return self.spent
+
+    def _after(self, seconds: float) -> Spent:
+        before = self._before
+        return Spent(before.tokens, before.seconds + seconds, before.worker_seconds + seconds * self._workers)
+
+    def _keep(self) -> None:
+        seconds = BUCKET_SECONDS if self._path is not None and is_remote(self._path) else LEDGER_SECONDS
+        while not self._stop.wait(seconds):
+            self._write()
+
+    def _write(self) -> None:
+        """Write the ledger down. A disk that is full does not end the run."""
+        if self._path is None:
+            return
+        try:
+            write_json(self._path, asdict(replace(self._after(self.clock()), tokens=self.spent.tokens)))
+            publish(self._path)
+        except OSError as error:
+            logger.warning("%s could not be written: %s", LEDGER, error)
