@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from data.config import UserError
+from data.retries import patiently
 
 SCHEMES = ("s3", "gs")
 _MIRROR = re.compile(r"/tmp/cloze-mirror-\d+/(s3|gs)/([^/]+)/?(.*)")
@@ -43,20 +44,20 @@ def place(storage: str) -> Path:
             f"storage={storage}: neither a folder nor a bucket; give a path that all nodes mount, s3://BUCKET/FOLDER "
             f"or gs://BUCKET/FOLDER, of letters, digits and ._-/ (another endpoint: AWS_ENDPOINT_URL)"
         )
-    return _mirrors() / scheme / rest.strip("/")
+    return mirrors() / scheme / rest.strip("/")
 
 
-def _mirrors() -> Path:
+def mirrors() -> Path:
     """The folder of this node's mirrors."""
     return Path(f"/tmp/cloze-mirror-{os.getuid()}")
 
 
 def mirror_id() -> str:
     """Which mirrors a process sees: equal for those that share them, be they of one Ray node or of two."""
-    _mirrors().mkdir(parents=True, exist_ok=True)
+    mirrors().mkdir(parents=True, exist_ok=True)
     boot = Path("/proc/sys/kernel/random/boot_id")  # of the machine, also in its containers
     machine = boot.read_text().strip() if boot.exists() else socket.gethostname()
-    status = _mirrors().stat()
+    status = mirrors().stat()
     return f"{machine} {status.st_dev} {status.st_ino}"
 
 
@@ -97,12 +98,13 @@ def _remote(path: Path | str) -> tuple[Any, str] | None:
     return (_filesystem(scheme, rest.partition("/")[0]), rest.rstrip("/")) if separator and scheme in SCHEMES else None
 
 
-def publish(path: Path, last: str | None = None, keep: bool = True) -> None:
+def publish(path: Path, last: str | None = None, keep: bool = True, at: Path | None = None) -> None:
     """Carry a file, or all files of a folder, to the bucket. Raises OSError.
 
     `last`: the file in a folder whose presence says that the rest is there. keep=False: the local copy is not needed.
+    `at`: where in the bucket, if not at its own place.
     """
-    remote = _remote(path)
+    remote = _remote(at or path)
     if remote is None:
         return
     if path.is_file():
@@ -138,7 +140,7 @@ def fetch(path: Path, delete: bool = True) -> None:
     from pyarrow import fs
 
     filesystem, key = remote
-    info = filesystem.get_file_info(key)
+    info = patiently(shown(path), lambda: filesystem.get_file_info(key))
     if info.type == fs.FileType.File:
         _download(filesystem, info, path)
         return
@@ -200,15 +202,18 @@ def remove(path: Path) -> None:
     """Delete a file or folder, where it lies and here; nothing there is no error."""
     remote = _remote(path)
     if remote is not None:
-        from pyarrow import fs
-
-        filesystem, key = remote
-        kind = filesystem.get_file_info(key).type
-        if kind == fs.FileType.File:
-            filesystem.delete_file(key)
-        elif kind == fs.FileType.Directory:
-            filesystem.delete_dir(key)
+        patiently(shown(path), lambda: _remove_remote(*remote))
     _remove_local(path)
+
+
+def _remove_remote(filesystem: Any, key: str) -> None:
+    from pyarrow import fs
+
+    kind = filesystem.get_file_info(key).type
+    if kind == fs.FileType.File:
+        filesystem.delete_file(key)
+    elif kind == fs.FileType.Directory:
+        filesystem.delete_dir(key)
 
 
 def sizes(folder: Path) -> dict[str, int]:
@@ -228,7 +233,7 @@ def children(folder: Path) -> list[str]:
     from pyarrow import fs
 
     filesystem, key = remote
-    infos = filesystem.get_file_info(fs.FileSelector(key, allow_not_found=True))
+    infos = patiently(shown(folder), lambda: filesystem.get_file_info(fs.FileSelector(key, allow_not_found=True)))
     return sorted({info.base_name for info in infos})
 
 
@@ -236,15 +241,19 @@ def _files(filesystem: Any, key: str) -> dict[str, Any]:
     """Every file below a key, by relative name."""
     from pyarrow import fs
 
-    infos = filesystem.get_file_info(fs.FileSelector(key, recursive=True, allow_not_found=True))
+    selector = fs.FileSelector(key, recursive=True, allow_not_found=True)
+    infos = patiently(key, lambda: filesystem.get_file_info(selector))
     return {info.path[len(key) + 1 :]: info for info in infos if info.type == fs.FileType.File}
 
 
 def _upload(filesystem: Any, key: str, path: Path) -> None:
     from pyarrow import fs
 
-    fs.copy_files(str(path), key, source_filesystem=fs.LocalFileSystem(), destination_filesystem=filesystem)
-    _stamp(path, filesystem.get_file_info(key))
+    def carry() -> None:
+        fs.copy_files(str(path), key, source_filesystem=fs.LocalFileSystem(), destination_filesystem=filesystem)
+        _stamp(path, filesystem.get_file_info(key))
+
+    patiently(key, carry)
 
 
 def _download(filesystem: Any, info: Any, path: Path) -> None:
@@ -253,7 +262,8 @@ def _download(filesystem: Any, info: Any, path: Path) -> None:
 
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.part")
-    fs.copy_files(info.path, str(part), source_filesystem=filesystem, destination_filesystem=fs.LocalFileSystem())
+    places = {"source_filesystem": filesystem, "destination_filesystem": fs.LocalFileSystem()}
+    patiently(info.path, lambda: fs.copy_files(info.path, str(part), **places))
     _stamp(part, info)
     part.replace(path)
 

@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 
 from data.config import UserError
 from data.order import GROUP_ROWS
+from data.retries import patiently
 from data.rows import Row
 from data.storage import fetch, is_remote, publish, shown, sizes, source
 
@@ -105,9 +106,13 @@ class Shards:
     def _read_group(self, shard: int, group: int) -> pa.Table:
         """One row group."""
         path = self.folder / self.names[shard]
-        try:
+
+        def read() -> pa.Table:
             with pq.ParquetFile(source(path), metadata=_footer(path), page_checksum_verification=True) as file:
                 return file.read_row_group(group)
+
+        try:
+            return patiently(shown(path), read)
         except (OSError, pa.ArrowException, KeyError, IndexError, ValueError) as error:  # of a damaged footer
             why = f"row group {group} cannot be read ({' '.join(str(error).split())[:200]})"
             raise OSError(f"{shown(path)}: {why}; remove its store and run again") from None

@@ -1,44 +1,96 @@
 """Where a worker is in its work: what a watcher reads, and where the tests' faults strike.
 
-In: the stage that the worker enters, with the step. Out: stage, step and since when, for a thread that watches.
-Knows neither Ray nor torch; costs a function call per stage.
+In: the stage that the worker enters, with the step. Out: stage, step, since when and how many stages there were, for a
+thread that watches. Knows neither Ray nor torch; costs a function call per stage.
 """
 
 import os
+import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+from data.config import UserError
 
 STAGES = ("starting", "reading", "forward", "backward", "all-reduce", "update", "evaluating", "saving", "exporting")
+FAULTS = ("kill", "raise", "stall", "nan")
+
+Strike = Callable[[str, int, int], None]
+T = TypeVar("T")
 
 
 class Beacon:
-    """The stage that this rank is in."""
+    """The stage that this rank is in.
 
-    def __init__(self, rank: int, strike: Callable[[str, int, int], None] | None = None) -> None:
-        """`strike(stage, rank, step)` is called at each change of stage: a fault that a test asked for."""
+    All ranks pass the same stages in the same order, so the one with the fewest behind it is the one that others wait
+    for: `passed` is a clock that all of them share.
+    """
+
+    def __init__(self, rank: int, strike: Strike | None = None) -> None:
+        """`strike(stage, rank, step)`: see `faults_of`."""
         self.rank = rank
         self.stage = "starting"
         self.step = 0
+        self.passed = 0
         self.since = time.monotonic()
-        self._strike = strike
+        self.strike = strike
 
     def at(self, stage: str, step: int | None = None) -> None:
         """The worker enters `stage`; None: of the same step as before."""
         self.stage, self.since = stage, time.monotonic()
+        self.passed += 1
         if step is not None:
             self.step = step
-        if self._strike:
-            self._strike(stage, self.rank, self.step)
+        self.passes(stage, self.step)
+
+    def passes(self, point: str, step: int) -> None:
+        """A point inside a stage, such as "saving:manifest", perhaps of a thread beside training; the rank's stage
+        stays what it is.
+        """
+        if self.strike:
+            self.strike(point, self.rank, step)
+
+    def reading(self, parts: Iterable[T]) -> Iterator[T]:
+        """Pass `parts` on; while one is waited for, the stage is reading."""
+        source = iter(parts)
+        while True:
+            self.at("reading")
+            try:
+                part = next(source)
+            except StopIteration:
+                return
+            yield part
 
 
-def fault_of(asked: str) -> Callable[[str, int, int], None]:
-    """The fault hook of the tests, from CLOZE_FAULT: "kill:RANK:STEP" or "raise:RANK:STEP"."""
-    kind, of_rank, at_step = asked.split(":")
+def faults_of(asked: str) -> list[Strike]:
+    """The faults of CLOZE_FAULT, for tests: "KIND:RANK:STEP[:STAGE]", several apart by spaces, "-" for none.
+
+    The n-th strikes in the n-th worker group that a driver starts. Kinds: kill (SIGKILL), raise (an exception), stall
+    (sleeps for ever), nan (orchestration/steps.py). Without a stage: forward. Raises UserError.
+    """
+    return [_fault_of(word) for word in asked.split()]
+
+
+def _fault_of(word: str) -> Strike:
+    if word == "-":
+        return lambda stage, rank, step: None
+    kind, _, rest = word.partition(":")
+    of_rank, _, rest = rest.partition(":")
+    at_step, _, at_stage = rest.partition(":")
+    if kind not in FAULTS or not of_rank.isdecimal() or not at_step.isdecimal():
+        raise UserError(
+            f"CLOZE_FAULT={word}: no fault; give KIND:RANK:STEP[:STAGE], KIND one of {', '.join(FAULTS)}, STAGE one of "
+            f"{', '.join(STAGES[1:])}"
+        )
 
     def strike(stage: str, rank: int, step: int) -> None:
-        if stage == "forward" and (rank, step) == (int(of_rank), int(at_step)):
-            if kind == "kill":
-                os.kill(os.getpid(), 9)
-            raise RuntimeError(f"the fault that CLOZE_FAULT={asked} asked for")
+        if (stage, rank, step) != (at_stage or "forward", int(of_rank), int(at_step)):
+            return
+        if kind == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if kind == "raise":
+            raise RuntimeError(f"the fault that CLOZE_FAULT={word} asked for")
+        while kind == "stall":
+            time.sleep(3600)
 
     return strike

@@ -151,7 +151,7 @@ def this_machine() -> list[Node]:
 
 
 def check_workers(scaling: Scaling, nodes: list[Node], autoscales: bool = False) -> None:
-    """Refuse workers that the nodes cannot hold beside Ray Data. Raises UserError with both numbers.
+    """Refuse where the nodes cannot hold the fewest workers beside Ray Data. Raises UserError with both numbers.
 
     Ray would wait for ever without a word. A cluster that autoscales may have nodes tomorrow that nobody sees today.
     """
@@ -160,10 +160,10 @@ def check_workers(scaling: Scaling, nodes: list[Node], autoscales: bool = False)
     cpus, gpus = sum(node.cpus for node in nodes), sum(node.gpus for node in nodes)
     workers = scaling.min_workers
     wanted_cpus, wanted_gpus = workers * scaling.cpus_per_worker, workers * scaling.gpus_per_worker
-    asked = f"scaling.workers={scaling.workers} x scaling.cpus_per_worker={scaling.cpus_per_worker:g}"
+    asked = f"scaling.workers={scaling.told_workers} x scaling.cpus_per_worker={scaling.cpus_per_worker:g}"
     if wanted_gpus > gpus:
         raise UserError(
-            f"scaling.workers={scaling.workers} x scaling.gpus_per_worker={scaling.gpus_per_worker:g}: needs "
+            f"scaling.workers={scaling.told_workers} x scaling.gpus_per_worker={scaling.gpus_per_worker:g}: needs "
             f"{wanted_gpus:g} GPUs, the cluster has {gpus:g}; give fewer workers, scaling.gpus_per_worker=0, or, where "
             f"the cluster starts nodes on demand, cluster.autoscales=true"
         )
@@ -174,14 +174,19 @@ def check_workers(scaling: Scaling, nodes: list[Node], autoscales: bool = False)
         )
     if wanted_cpus + DATA_CPUS > cpus:
         fitting = int((cpus - DATA_CPUS) / scaling.cpus_per_worker + 1e-9)
+        key = "scaling.workers" if isinstance(scaling.workers, int) else "the fewest scaling.workers"
         raise UserError(
             f"{asked}: needs {wanted_cpus:g} CPUs and {DATA_CPUS:g} for Ray Data, the cluster has {cpus:g}; "
-            f"give scaling.workers<={max(fitting, 0)}, a smaller scaling.cpus_per_worker, or, where the "
+            f"give {key}<={max(fitting, 0)}, a smaller scaling.cpus_per_worker, or, where the "
             f"cluster starts nodes on demand, cluster.autoscales=true"
         )
-    places = sum(_places(scaling, node) for node in nodes)
-    if places < scaling.min_workers:
+    if (places := places_for(scaling, nodes)) < scaling.min_workers:
         raise UserError(f"{asked}: the nodes have room for {places} such workers; ask less of each worker")
+
+
+def places_for(scaling: Scaling, nodes: list[Node]) -> int:
+    """How many workers the nodes have room for."""
+    return sum(_places(scaling, node) for node in nodes)
 
 
 def _places(scaling: Scaling, node: Node) -> int:

@@ -125,9 +125,24 @@ class Scaling(Section):
     gpus_per_worker: Gpus = 0
     """GPUs a worker asks of Ray."""
     max_restarts: Annotated[int, Field(ge=0)] = 3
-    """How often a broken worker group is started again from the newest checkpoint."""
+    """How often in a row, with no new checkpoint between, a broken worker group is started again from the newest one.
+    Lost and drained nodes do not count."""
     stuck_seconds: Annotated[float, Field(gt=0)] = 600
     """A worker that stays in one stage of a step for longer is named and started again."""
+
+    @model_validator(mode="after")
+    def _fewest_first(self) -> "Scaling":
+        if self.min_workers > self.max_workers:
+            raise ValueError(
+                f"workers=[{self.min_workers}, {self.max_workers}]: the fewest come first; give "
+                f"[{self.max_workers}, {self.min_workers}]"
+            )
+        return self
+
+    @property
+    def told_workers(self) -> str:
+        """As the recipe has it."""
+        return str(self.workers if isinstance(self.workers, int) else list(self.workers))
 
     @property
     def min_workers(self) -> int:
@@ -141,12 +156,15 @@ class Scaling(Section):
 
 
 class Checkpoints(Section):
-    """When the training state is saved and how many saves are kept."""
+    """When the training state is saved and how many saves are kept. An evaluation that is the best so far is saved too,
+    and so are the end, and a run that is told to stop."""
 
     every_steps: Size = 500
-    """Optimizer steps between two saves."""
+    """Optimizer steps between two saves. Training waits for the write to a disk of the node; hashing and uploading go
+    on beside it. A save that fails is said, and the next one tried; three in a row end the run."""
     keep: Size = 2
-    """The newest ones that are kept, beside the one with the lowest held-out loss."""
+    """The newest ones that are kept, beside the one with the lowest held-out loss, which is never deleted. On a full
+    disk all but the newest and the best are given up."""
 
 
 class Cluster(Section):

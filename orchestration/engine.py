@@ -13,6 +13,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from orchestration.deferral import DeferringWriter
+
 Batch = dict[str, Tensor]
 
 
@@ -140,6 +142,8 @@ class DeepSpeedEngine:
             model=module, optimizer=optimizer, config=settings, dist_init_required=False
         )[0]
         self.module: nn.Module = self.engine.module
+        self.engine.checkpoint_engine = self._writer = DeferringWriter(self.engine.checkpoint_engine)
+        self.engine._copy_recovery_script = lambda folder: None  # an error there would be one rank's alone
 
     def all_reduce(self, values: Tensor) -> Tensor:
         """Sum over ranks."""
@@ -199,10 +203,20 @@ class DeepSpeedEngine:
         return state
 
     def save(self, folder: Path) -> None:
-        """Write this rank's part of the training state under `folder`. All ranks must call it."""
-        self.engine.save_checkpoint(str(folder), tag="state", save_latest=False)
+        """Write this rank's part of the training state under `folder`, which may be this rank's own.
 
-    def load(self, folder: Path) -> None:
+        All ranks must call it, and all return or raise together. Raises OSError where this rank could not write.
+        """
+        self.engine.save_checkpoint(str(folder), tag="state", save_latest=False)
+        self._writer.raise_fault()
+
+    def load(
+        self,
+        folder: Path,
+        saved_world_size: int | None = None,
+        saved_stage: int | None = None,
+        saved_precision: str | None = None,
+    ) -> None:
         """Read back what `save` wrote, at the same stage and number of ranks. All ranks must call it."""
         path, _ = self.engine.load_checkpoint(str(folder), tag="state")
         if path is None:

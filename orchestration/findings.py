@@ -7,7 +7,7 @@ orchestration/doctor.py's.
 from collections.abc import Callable, Iterator
 
 from data.config import UserError
-from orchestration.cluster import DATA_CPUS, Node, check_workers
+from orchestration.cluster import DATA_CPUS, Node, check_workers, places_for
 from orchestration.config import Config
 from orchestration.pins import LOWEST_PYTHON, PINNED
 from orchestration.survey import Finding, Survey
@@ -90,7 +90,7 @@ def _storage(survey: Survey) -> Iterator[Finding]:
         if fault := facts["storage"] or survey.unseen.get(place.id):
             fine = False
             yield Finding(
-                "storage", "fault", survey.label(place), f"{survey.config.storage}: {fault}",
+                "storage", "fault", survey.label(place), f"{survey.config.storage}: {fault} (host {facts['host']})",
                 "give storage=FOLDER that all nodes mount and may write to (NFS, EFS), or storage=s3://BUCKET/FOLDER",
             )  # fmt: skip
     if fine:
@@ -206,14 +206,17 @@ def _clock(survey: Survey) -> Iterator[Finding]:
 
 def _workers(survey: Survey) -> Iterator[Finding]:
     scaling, autoscales = survey.config.scaling, survey.config.cluster.autoscales
-    left = sum(place.cpus for place in survey.places) - scaling.max_workers * scaling.cpus_per_worker
+    nodes = [Node(place.cpus, place.gpus) for place in survey.places]
+    workers = min(scaling.max_workers, places_for(scaling, nodes))
+    left = sum(node.cpus for node in nodes) - workers * scaling.cpus_per_worker
     try:
-        check_workers(scaling, [Node(place.cpus, place.gpus) for place in survey.places])
+        check_workers(scaling, nodes)
     except UserError as error:
         found, _, remedy = str(error).rpartition("; ")
         yield Finding("CPUs", "note" if autoscales else "fault", "cluster", found, "" if autoscales else remedy)
     else:
-        found = f"{scaling.max_workers} workers x {scaling.cpus_per_worker:g} CPUs leave {left:g} for Ray Data"
+        of = "" if isinstance(scaling.workers, int) else f", of {scaling.min_workers} to {scaling.max_workers},"
+        found = f"{workers} workers{of} x {scaling.cpus_per_worker:g} CPUs leave {left:g} for Ray Data"
         yield Finding("CPUs", "good", "cluster", f"{found}, which needs {DATA_CPUS:g}")
 
 

@@ -38,7 +38,8 @@ METRICS: dict[str, tuple[tuple[str, ...], str]] = {
     "cloze_padding_fraction": ((), "share of the positions computed that hold no token, on rank 0"),
     "cloze_checkpoint_seconds": ((), "seconds of the last checkpoint"),
     "cloze_eta_seconds": ((), "seconds left"),
-    "cloze_restarts": ((), "restarts of the worker group"),
+    "cloze_restarts": ((), "restarts of the worker group after a failure"),
+    "cloze_workers": ((), "workers that train now"),
     "cloze_trials": (("state",), "trials of a sweep: waiting, running, done, failed, nan"),
     "cloze_best_score": ((), "mean score of the leading point so far"),
     "cloze_trial_score": (("trial",), "score of a trial's last epoch"),
@@ -113,6 +114,7 @@ class WorkerGauges:
         self._clear()
         if rank == 0:
             self._metrics.set("cloze_restarts", restarts)
+            self._metrics.set("cloze_workers", dist.get_world_size() if dist.is_initialized() else 1)
         self._metrics.start()  # until the process ends
 
     def _clear(self) -> None:

@@ -2,19 +2,26 @@
 
 In: records of rank 0. Out: a file in which no step stands twice, whatever was killed and resumed.
     step      step epoch tokens targets loss learning_rate gradient_norm tokens_per_second data_wait_fraction
+              workers
     evaluation   step eval_loss eval_accuracy eval_targets      (before that step is trained)
 A bucket cannot be appended to: there a start writes metrics/<start>.jsonl, the lines it begins with, and
 metrics/<start>-<number>.jsonl, those it adds; the newest start counts. A finished run leaves metrics.jsonl alone.
 Knows neither Ray nor torch.
 """
 
+import errno
 import json
+import logging
+import os
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from data.storage import fetch, is_remote, publish, remove
+
+logger = logging.getLogger(__name__)
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:
@@ -61,9 +68,13 @@ class Writer:
     def __init__(self, path: Path, step: int) -> None:
         cut(path, step)
         self._path = path
-        self._file = path.open("a", encoding="utf-8", buffering=1)  # line-buffered: at most one line is lost
+        self._file = path.open("ab", buffering=0)
+        self._size = path.stat().st_size
+        self._unwritten: list[str] = []
         self._segments = path.parent / "metrics"
         self._waiting: list[str] = []
+        self._lock = threading.Lock()  # of the lines: a thread carries them while training writes more
+        self._carrying = threading.Lock()  # of the segments' order
         self._num_segments = 0
         if is_remote(path):
             self._begin()
@@ -83,20 +94,48 @@ class Writer:
     def write(self, record: dict[str, Any]) -> None:
         """Append one record."""
         line = json.dumps(record) + "\n"
-        self._file.write(line)
-        self._waiting.append(line)
+        with self._lock:
+            self._unwritten.append(line)
+            if is_remote(self._path):
+                self._waiting.append(line)
+            try:
+                self._append()
+            except OSError as error:  # a full disk, say: training goes on, and the next line brings this one
+                logger.warning("%s: %s", self._path, error)
+
+    def _append(self) -> None:
+        """Bring what is not written yet into the file, whole lines or nothing. Raises OSError."""
+        lines = "".join(self._unwritten).encode()
+        if not lines:
+            return
+        try:
+            if self._file.write(lines) != len(lines):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError:
+            self._file.truncate(self._size)
+            raise
+        self._size += len(lines)
+        self._unwritten.clear()
 
     def carry(self) -> None:
-        """Carry the lines since the last call to the bucket, where the run is in one."""
-        lines, self._waiting = self._waiting, []
-        if lines and is_remote(self._path):
-            segment = self._segments / f"{self._start}-{self._num_segments:08d}.jsonl"
-            self._num_segments += 1
-            segment.write_text("".join(lines), encoding="utf-8")
-            publish(segment)
+        """Have the storage hold all lines so far; any thread may. Raises OSError; the next call carries them too."""
+        with self._carrying:
+            with self._lock:
+                self._append()
+                lines = list(self._waiting) if is_remote(self._path) else []
+            if not is_remote(self._path):
+                os.fsync(self._file.fileno())
+            if lines:
+                segment = self._segments / f"{self._start}-{self._num_segments:08d}.jsonl"
+                segment.write_text("".join(lines), encoding="utf-8")
+                publish(segment)
+                self._num_segments += 1
+                with self._lock:
+                    del self._waiting[: len(lines)]
 
     def finish(self) -> None:
         """The last line is written."""
+        self.carry()
         publish(self._path)
         if is_remote(self._path):
             remove(self._segments)

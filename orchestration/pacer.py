@@ -8,42 +8,73 @@ generation is over for all others.
 """
 
 import asyncio
-from typing import Any
+import re
+import time
+from typing import Any, NamedTuple
 
 import ray
+
+from orchestration.agreement import Agreement
 
 MAKE, END, OVER = "make", "end", "over"  # what generation is told: go on, make the last evaluation, stop
 LOOKAHEAD_STEPS = 48  # at least one segment of the stream, else generation and training wait for each other
 
 
+class Wish(NamedTuple):
+    """What rank 0 is asked for with the answer to its last record."""
+
+    stop: bool = False
+    """Save and end: the user wants it."""
+    move: bool = False
+    """Save and start again, with another number of workers."""
+
+
 @ray.remote(num_cpus=0)
-class Pacer:
+class Pacer(Agreement):
     """The one meeting point of driver, workers and generation: the cursor, the step in work, the newest record."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._start = 0
         self._generation = 0
+        self._restarts = 0
+        self._planned = True
+        self._workers = 0
         self._step = 0
         self._latest: dict[str, Any] = {}
         self._failure: str | None = None
         self._stopping = False
+        self._moving = False
         self._stopped: int | None = None
         self._finished = False
         self._ending = False
         self._facts: dict[str, Any] = {}
+        self._signs: dict[int, dict[str, Any]] = {}
+        self._lost: str | None = None
+        self._trouble: str | None = None
+        self._log: list[str] = []
         self._moved = asyncio.Event()
 
-    async def open(self, start: int) -> int:
-        """Begin a stream at `start`; streams opened before end. Returns the stream's number."""
+    async def open(self, start: int, workers: int = 1) -> int:
+        """Begin a stream at `start` for so many workers; streams opened before end. Returns the stream's number."""
         self._generation += 1
+        self._restarts += not self._planned
+        self._planned = False
         self._start = self._step = start
-        self._finished = self._ending = False
+        self._workers = workers
+        self._moving = self._finished = self._ending = False
+        self._signs = {}
+        self._forget_saves()
         self._moved.set()
         return self._generation
 
     async def start(self) -> int:
         """The step at which the open stream began: the checkpoint that workers load."""
         return self._start
+
+    async def generation(self) -> int:
+        """The number of the open stream, counted from 1: of the worker group that reads it."""
+        return self._generation
 
     async def wait(self, generation: int, step: int) -> str:
         """Return MAKE when generation may make `step`, OVER when its stream is over, END to the first that asks after
@@ -64,16 +95,21 @@ class Pacer:
         self._finished = True
         self._moved.set()
 
-    async def begin(self, step: int, record: dict[str, Any]) -> bool:
-        """Rank 0 begins `step`; `record` is what the driver shows. Returns True where it is to save and stop."""
+    async def begin(self, step: int, record: dict[str, Any]) -> Wish:
+        """Rank 0 begins `step`; `record` is what the driver shows. Returns what it is asked for."""
         self._step = step
         self._latest = record
+        self._lost = self._trouble = None
         self._moved.set()
-        return self._stopping
+        return Wish(self._stopping, self._moving)
 
     async def stop(self) -> None:
         """The driver wants the workers to save and end."""
         self._stopping = True
+
+    async def move(self) -> None:
+        """The workers are to save and start again, as there is room for another number of them."""
+        self._moving = True
 
     async def stopped(self, step: int) -> None:
         """A rank saved the state before `step` and ends; generation ends too."""
@@ -84,9 +120,19 @@ class Pacer:
         """What `stopped` was told."""
         return self._stopped
 
+    async def lost(self, cause: str, planned: bool) -> None:
+        """The worker group is gone; `planned`: it saved before. A rank that was stuck has told a better cause."""
+        self._planned = planned
+        of_rank = re.match(r"rank (\d+): ", cause)
+        if of_rank and (sign := self._signs.get(int(of_rank[1]))):
+            where = f"rank {of_rank[1]} on {sign['host']} (last seen at step {sign['step']}, {sign['stage']}): "
+            cause = where + cause[of_rank.end() :]
+        self._lost = cause if planned or not self._trouble else self._trouble
+        self._log.append(f"the worker group ended at step {self._step}: {self._lost}")
+
     async def restarts(self) -> int:
-        """How often the worker group was started again."""
-        return max(self._generation - 1, 0)
+        """How often the worker group was started again because something broke."""
+        return self._restarts
 
     async def fail(self, cause: str) -> None:
         """A failure that all ranks agree on and that a restart would meet again: the group ends without one."""
@@ -96,9 +142,34 @@ class Pacer:
         """What `fail` was told."""
         return self._failure
 
-    async def latest(self) -> dict[str, Any]:
-        """The newest record of rank 0."""
-        return self._latest
+    async def beat(self, rank: int, sign: dict[str, Any]) -> None:
+        """A rank's sign of life: host, step, stage and how many stages it has passed."""
+        self._signs[rank] = {**sign, "heard": time.monotonic()}
+
+    async def signs(self) -> dict[int, dict[str, Any]]:
+        """The newest sign of each rank, with the seconds since then as "silent"."""
+        now = time.monotonic()
+        return {rank: {**sign, "silent": now - sign["heard"]} for rank, sign in self._signs.items()}
+
+    async def trouble(self, what: str, stack: str) -> None:
+        """A rank is stuck, and ends its process; the first to say so knows the cause."""
+        self._log.append(f"{what}; it stands here:\n{stack}")
+        self._trouble = self._trouble or what
+
+    async def news(self) -> dict[str, Any]:
+        """What the driver shows: the newest record of rank 0, the workers, what became of the last group, what is to
+        be logged.
+        """
+        log, self._log = self._log, []
+        return {
+            "line": self._latest,
+            "restarts": await self.restarts(),
+            "workers": self._workers,
+            "lost": self._lost,
+            "trouble": self._trouble,
+            "log": log,
+            "warnings": await self.warnings(),
+        }
 
     async def tell(self, facts: dict[str, Any]) -> None:
         """Rank 0 tells what it alone knows, of the model and of what was spent, for the summary."""

@@ -23,6 +23,7 @@ SEEN_SECONDS = 3.0  # NFS answers from a cache for that long before it looks aga
 class Facts(TypedDict):
     """What one node, or the driver, is like."""
 
+    host: str
     python: str
     packages: dict[str, str | None]
     torch_gpus: int | None
@@ -64,6 +65,7 @@ def look(packages: Sequence[str], storage: str, folder: str, own: str | None, gp
 
         seen, cuda = torch.cuda.device_count(), torch.version.cuda
     return Facts(
+        host=socket.gethostname(),
         python=platform.python_version(),
         packages={name: _version(name) for name in packages},
         torch_gpus=seen,

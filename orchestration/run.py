@@ -20,6 +20,7 @@ import psutil
 import yaml
 
 from data.config import UserError
+from data.retries import at_once
 from data.storage import children, fetch, is_remote, place, publish, remove, shown
 from orchestration import metrics
 from orchestration.checkpoint import write_json
@@ -29,6 +30,7 @@ from orchestration.recipe import build_config
 
 logger = logging.getLogger(__name__)
 
+PROBE = "written to see that it can be, and removed"
 HEARTBEAT_SECONDS = 10
 STALE_SECONDS = 60  # a holder on another machine that has been silent for this long is gone
 
@@ -52,15 +54,22 @@ def cache_of(config: Config) -> Path:
 
 
 def check_storage(config: Config) -> None:
-    """Prove that runs can be written there, leaving nothing behind. Raises UserError."""
+    """Prove that this machine can write there, read it back and delete it, leaving nothing behind. Raises UserError.
+
+    The other nodes prove the same once Ray is joined (orchestration/doctor.py).
+    """
     storage = place(config.storage)
     if is_remote(storage):
         probe = storage / f".probe-{socket.gethostname()}-{os.getpid()}"
         try:
             probe.parent.mkdir(parents=True, exist_ok=True)
-            probe.write_text("written to see that it can be, and removed")
-            publish(probe)
-            remove(probe)
+            with at_once():
+                probe.write_text(PROBE)
+                publish(probe, keep=False)
+                fetch(probe)
+                if not probe.exists() or probe.read_text() != PROBE:
+                    raise OSError("what was written is not what is read")
+                remove(probe)
         except OSError as error:
             cause = " ".join(str(error).split())[:200]
             raise UserError(
@@ -70,8 +79,12 @@ def check_storage(config: Config) -> None:
         return
     existing = next(path for path in (cache_of(config), storage, *storage.parents) if path.exists())
     try:
-        with tempfile.TemporaryFile(dir=existing):
-            pass
+        with tempfile.NamedTemporaryFile(dir=existing, prefix=".probe-") as file:
+            file.write(PROBE.encode())
+            file.flush()
+            os.fsync(file.fileno())
+            if Path(file.name).read_bytes() != PROBE.encode():
+                raise OSError(0, "what was written is not what is read")
     except OSError as error:
         raise UserError(
             f"storage={config.storage}: {existing} cannot be written ({error.strerror}); give storage=FOLDER that can"

@@ -33,7 +33,7 @@ FORM: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("began", "beat"), NUMBER),
     **dict.fromkeys(("fraction", "eta_seconds", "step", "steps", "loss", "eval_loss"), (*NUMBER, type(None))),
     **dict.fromkeys(("tokens_per_second", "workers", "restarts"), (*NUMBER, type(None))),
-    **dict.fromkeys(("cause", "budget"), (str, type(None))),
+    **dict.fromkeys(("cause", "budget", "warning"), (str, type(None))),
     "trials": (dict, type(None)),
     "leaderboard": (list, type(None)),
 }
@@ -171,6 +171,8 @@ def page(status: Status) -> list[str]:
     ):
         if status.get(key) is not None:
             facts[name] = form.format(status[key])
+    if status.get("warning"):
+        facts["warning"] = status["warning"]
     if trials := status.get("trials"):
         facts["trials"] = ", ".join(f"{count} {state}" for state, count in trials.items() if count)
     if not facts["step"] and not trials:

@@ -58,6 +58,8 @@ class StepRecord:
     gradient_norm: float
     is_last: bool = False
     """Some rank was asked to stop: all ranks stop after this step."""
+    moves: bool = False
+    """Some rank was asked to leave: all ranks save after this step and start again elsewhere."""
     seconds: float = 0.0
     """Sum of what `clock` said on the ranks."""
 
@@ -73,13 +75,14 @@ def train_steps(
     learning_rate: Callable[[int], float],
     asked_to_stop: Callable[[], bool] = lambda: False,
     at: Callable[[str, int], None] = lambda stage, step: None,
+    asked_to_move: Callable[[], bool] = lambda: False,
     clock: Callable[[], float] = lambda: 0.0,
 ) -> Iterator[StepRecord]:
     """Train on `steps` (step number, this rank's micro-batches); yields after each optimizer step.
 
-    Every rank must bring the same number of micro-batches. `asked_to_stop` is called once a step; where one rank says
-    yes, all ranks end after the same step. `clock` is called once a step and summed over ranks: one of them tells the
-    time. `at` is told each stage of a step (orchestration/beacon.py).
+    Every rank must bring the same number of micro-batches. `asked_to_stop` and `asked_to_move` are called once a step;
+    where one rank says yes, all ranks end after the same step. `clock` is called once a step and summed over ranks: one
+    of them tells the time. `at` is told each stage of a step (orchestration/beacon.py).
     Raises FloatingPointError, on all ranks alike and before the weights move, where the loss of a step is not finite,
     and after a refused update where the gradient is not.
     """
@@ -98,9 +101,11 @@ def train_steps(
             _add(totals, metrics)
         at("all-reduce", step)
         totals["asked_to_stop"] = torch.tensor(float(asked_to_stop()))
+        totals["asked_to_move"] = torch.tensor(float(asked_to_move()))
         totals["seconds"] = torch.tensor(clock(), dtype=torch.float64)
         sums_by_name = _reduced(engine, totals)
-        is_last, seconds = sums_by_name.pop("asked_to_stop") > 0, sums_by_name.pop("seconds")
+        is_last, moves = sums_by_name.pop("asked_to_stop") > 0, sums_by_name.pop("asked_to_move") > 0
+        seconds = sums_by_name.pop("seconds")
         terms = {term: sums_by_name.pop(f"loss.{term}") / max(count, 1) for term, count in counts.items()}
         loss = sum(terms.values())
         rate = learning_rate(step)
@@ -110,29 +115,34 @@ def train_steps(
         norm = engine.step(rate)
         if not math.isfinite(norm):
             raise FloatingPointError(f"step {step}: the gradient's norm is {norm} (loss {loss:g}, rate {rate:g})")
-        yield StepRecord(step, loss, terms, counts, sums_by_name, rate, norm, is_last, seconds)
-        if is_last:
+        yield StepRecord(step, loss, terms, counts, sums_by_name, rate, norm, is_last, moves, seconds)
+        if is_last or moves:
             return
 
 
 @torch.no_grad()
-def evaluate(engine: Engine, batches: Iterable[Batch]) -> dict[str, float]:
+def evaluate(
+    engine: Engine, batches: Iterable[Batch], at: Callable[[str], None] = lambda stage: None
+) -> dict[str, float]:
     """Loss per target over all ranks' batches, without training: {"loss", "targets", the objective's scores, and
     "loss_<term>" of each term where there are several}.
 
-    Every rank must bring the same number of batches. Dropout is off; the mode the module was in comes back.
+    Every rank must bring the same number of batches. Dropout is off; the mode the module was in comes back. `at` is
+    told each batch.
     """
     training = engine.module.training
     engine.module.eval()
     totals: dict[str, Tensor] = {}
     counts: dict[str, int] = {}
     for batch in batches:
+        at("evaluating")
         for term, count in engine.module.count_targets(batch).items():  # pyright: ignore[reportCallIssue]
             counts[term] = counts.get(term, 0) + int(count)
         sums, metrics = engine.forward(batch)
         _add(totals, {f"loss.{term}": value for term, value in sums.items()})
         _add(totals, metrics)
     engine.module.train(training)
+    at("all-reduce")
     _add(totals, {f"count.{term}": torch.tensor(float(count)) for term, count in counts.items()})
     reduced = _reduced(engine, totals)
     targets = {term: reduced.pop(f"count.{term}") for term in counts}

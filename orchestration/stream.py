@@ -23,7 +23,7 @@ import ray
 from ray.train import DataConfig
 
 from data.batches import Part, encode
-from orchestration import checkpoint
+from data.retries import be_patient
 from orchestration.pacer import END, MAKE, OVER
 from orchestration.segments import Plan, evaluation_parts, window_of, window_parts
 
@@ -38,6 +38,7 @@ def generate(
     The window behind the last one stands for the evaluation after the last step; it comes sooner where the pacer says
     that the run ends before.
     """
+    be_patient()
     for number in range(int(batch["begin"][0]), int(batch["end"][0])):
         if number == window_of(plan, plan.steps):
             if ray.get(pacer.wait.remote(stream, plan.steps)) != OVER:
@@ -59,10 +60,10 @@ def _blocks(parts: Iterator[Part]) -> Iterator[dict[str, list[bytes]]]:
 
 
 class Stream(DataConfig):
-    """Builds the stream at every start of the worker group, at the newest complete checkpoint.
+    """Builds the stream at every start of the worker group, at the checkpoint that its workers agreed on.
 
-    The one place that decides where a group starts: workers ask the pacer, so they load the very checkpoint that
-    the stream begins at. A Dataset handed to the trainer would replay from row 0 instead.
+    They do so before they ask for their shards (orchestration/resuming.py), and the pacer tells that one number to both
+    sides. A Dataset handed to the trainer would replay from row 0 instead.
     """
 
     def __init__(self, plan: Plan, pacer: Any) -> None:
@@ -72,8 +73,8 @@ class Stream(DataConfig):
 
     def configure(self, datasets: Any, world_size: int, *_: Any, **__: Any) -> list[dict[str, Any]]:
         """One shard per rank: {"rows": iterator}."""
-        start, _manifest, _complaints = checkpoint.newest(Path(self._plan.run))
-        stream: Any = ray.get(self._pacer.open.remote(start))
+        start: Any = ray.get(self._pacer.resumes_at.remote())
+        stream: Any = ray.get(self._pacer.open.remote(start, world_size))
         shards = build(self._plan, start, world_size, self._pacer, stream)
         return [dict.fromkeys(datasets, shard) for shard in shards]
 

@@ -4,21 +4,16 @@ In: a config. Out: `<storage>/<name>/` with metrics, checkpoints, the exported f
 before anything starts. Knows Ray Train; what a worker does is orchestration/worker.py.
 """
 
-import _thread
 import json
 import logging
 import os
 import shutil
-import signal
-import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from data.config import UserError
 from data.phases import longest, prepare_phases
+from data.retries import be_patient
 from data.storage import fetch, fetch_once, publish, shown
 from data.store import Store
 from data.tally import TOLD
@@ -26,18 +21,14 @@ from orchestration import checkpoint, metrics
 from orchestration.budget import limit_of
 from orchestration.cause import cause_of
 from orchestration.checkpoint import write_json
-from orchestration.cluster import free_cpus
 from orchestration.config import Config, to_yaml
+from orchestration.following import following, step_text
 from orchestration.plan import phases_of
 from orchestration.progress import Update
 from orchestration.run import cache_of
 from orchestration.weights import located
 
 logger = logging.getLogger(__name__)
-
-POLL_SECONDS = 0.5
-WAIT_SECONDS = 30  # workers start in 10 to 20 s; after that the user is told what they may be waiting for
-
 
 def prepare_rows(config: Config, run: Path, update: Update) -> list[Store]:
     """The prepared corpus of each phase, from the cache or made now; the run keeps its tokenizer and its counts (those
@@ -86,14 +77,14 @@ def pretrain(
     from ray.train.v2.api.exceptions import TrainingFailedError
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    from orchestration.group import Collectives, WorkerGroup
+    from orchestration.beacon import faults_of
+    from orchestration.group import RESIZE_SECONDS, Collectives, WorkerGroup
     from orchestration.pacer import Pacer
     from orchestration.segments import Plan, PlanPhase, order_of
     from orchestration.stream import Stream
     from orchestration.worker import Job, pretrain_worker
 
-    for complaint in checkpoint.newest(run)[2]:
-        logger.warning("checkpoint passed over: %s", complaint)
+    faults_of(os.environ.get("CLOZE_FAULT", ""))  # a test's mistake is told before anything starts
     weights, batch = config.corpus.weights, config.pretrain.global_batch
     plan = Plan(
         run=str(run),
@@ -120,35 +111,43 @@ def pretrain(
         data=longest(stores).path.name,
         recipe=to_yaml(config),
         steps_per_epoch=tuple(order_of(store, weights, config.seed, batch).steps_per_epoch for store in stores),
+        evaluates_before=plan.evaluates_before if all(store.held_out.num_rows for store in stores) else never,
         dump_batches=str(Path(dump_batches).absolute()) if dump_batches else None,
         fault=os.environ.get("CLOZE_FAULT"),
         pacer=pacer,
     )
-    gpus = config.scaling.gpus_per_worker
+    scaling = config.scaling
+    gpus = scaling.gpus_per_worker
     trainer = WorkerGroup(
         lambda: pretrain_worker(job),
-        torch_config=Collectives(),
+        pacer=pacer,
+        stuck_seconds=scaling.stuck_seconds,
+        # Longer than the watchdog waits: it names the rank that is missing, gloo and NCCL do not.
+        torch_config=Collectives(timeout_s=max(1800, round(4 * scaling.stuck_seconds))),
         scaling_config=ScalingConfig(
-            num_workers=config.scaling.workers,
+            num_workers=scaling.workers,
+            elastic_resize_monitor_interval_s=RESIZE_SECONDS,
             use_gpu=gpus > 0,
-            resources_per_worker={"CPU": config.scaling.cpus_per_worker, **({"GPU": gpus} if gpus else {})},
+            resources_per_worker={"CPU": scaling.cpus_per_worker, **({"GPU": gpus} if gpus else {})},
         ),
         run_config=RunConfig(
             # The dashboard lists the run by its name. Ray's own record of a start is of no use to the next one (our
             # checkpoints are the truth), and under the same path it would be taken up again.
             name=config.name,
             storage_path=shown(run / "log" / "train" / start),
-            failure_config=FailureConfig(max_failures=config.scaling.max_restarts),
+            failure_config=FailureConfig(max_failures=scaling.max_restarts),
         ),
         datasets={"rows": ray.data.range(1)},  # a placeholder: Stream builds the dataset at the cursor
         dataset_config=Stream(plan, pacer),
     )
-    with _following(pacer, config, update):
+    with following(pacer, config, update):
         try:
             trainer.fit()
         except TrainingFailedError as error:
             logger.exception("the worker group failed")
-            raise RuntimeError(cause_of(error)) from error
+            news: Any = ray.get(pacer.news.remote())
+            logger.error("%s", "\n".join(news["log"]))
+            raise RuntimeError(news["lost"] or cause_of(error)) from error
     step: Any = ray.get(pacer.stopped_at.remote())
     if step is not None:
         total = config.pretrain.total_steps
@@ -156,27 +155,30 @@ def pretrain(
         raise KeyboardInterrupt(f"stopped and saved at step {step:,}; the same command goes on from there")
     if failure := ray.get(pacer.failure.remote()):
         raise RuntimeError(failure)
-    metrics.bring(run / "metrics.jsonl")
     facts: Any = ray.get(pacer.facts.remote())
+    be_patient()
+    metrics.bring(run / "metrics.jsonl")
     summary = {**summarise(config, run, stores), **facts}
     write_json(run / "summary.json", summary)
     publish(run / "summary.json")
+    be_patient(0)
     last = {"step": summary["steps"], "loss": summary["loss"], "tokens_per_second": summary["tokens_per_second"]}
     text = f"{step_text(config, last['step'])}  loss {last['loss']:.3f}  {last['tokens_per_second']:,.0f} tokens/s"
     update(text, 1.0, **last, eval_loss=summary["eval_loss_after"])
     return summary
 
 
-def step_text(config: Config, step: int) -> str:
-    """How far a run is, by its steps."""
-    total = config.pretrain.total_steps
-    return f"step {step:,}" if total is None else f"step {step:,}/{total:,}"
+def never(step: int) -> bool:
+    """Without held-out rows nothing is evaluated."""
+    return False
 
 
 def summarise(config: Config, run: Path, stores: list[Store]) -> dict[str, Any]:
-    """summary.json: from metrics.jsonl, which restarts do not falsify, and the counts of the stores: where there are
-    several, rows and held-out rows are those of the last phase."""
+    """summary.json: from metrics.jsonl, which restarts do not falsify, the checkpoints, and the counts of the stores:
+    where there are several, rows and held-out rows are those of the last phase."""
     store, phases, limit = stores[-1], phases_of(config), limit_of(config)
+    owner = checkpoint.owner_of(config, store.manifest["tokenizer"]["fingerprint"], longest(stores).path.name)
+    best = checkpoint.best(run, owner)
     lines = list(metrics.read(run / "metrics.jsonl"))
     steps = [line for line in lines if "loss" in line]
     evaluations = [line for line in lines if "eval_loss" in line]
@@ -196,76 +198,29 @@ def summarise(config: Config, run: Path, stores: list[Store]) -> dict[str, Any]:
         "eval_loss_after": None,
         **{f"{key}_before": value for key, value in first.items() if key not in ("step", "eval_targets")},
         **{f"{key}_after": value for key, value in last.items() if key not in ("step", "eval_targets")},
-        "workers": config.scaling.workers,
+        "workers": steps[-1]["workers"],
+        "changes": changes(steps),
         "zero_stage": config.zero.stage,
         "rows": store.train.num_rows,
         "held_out_rows": store.held_out.num_rows,
         **{name: store.manifest[name] for name in TOLD},
         **({"rows_length": list(config.rows.lengths)} if len(phases) > 1 else {}),
         **({"budget": {limit.unit: limit.amount}} if limit is not None else {}),
+        "best_checkpoint": best and {
+            "path": shown(checkpoint.folder_of(run, best["step"])), "step": best["step"], "loss": best["eval_loss"],
+        },
         "export": shown(run / "export"),
     }
 
 
-@contextmanager
-def _following(pacer: Any, config: Config, update: Update) -> Iterator[None]:
-    """Show the pacer's newest record while training runs; the first Ctrl-C or SIGTERM asks the workers to save and end.
-
-    A second one, or one while nothing is trained yet, ends the driver at once.
-    """
-    ended, asked = threading.Event(), threading.Event()
-
-    def ask(number: int, frame: Any) -> None:
-        if asked.is_set():
-            raise KeyboardInterrupt
-        asked.set()
-
-    arguments = (pacer, config, update, ended, asked)
-    thread = threading.Thread(target=_follow, args=arguments, daemon=True)
-    thread.start()
-    handlers = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-        ended.set()
-        thread.join()
-
-
-def _follow(pacer: Any, config: Config, update: Update, ended: threading.Event, asked: threading.Event) -> None:
-    """Ask the pacer until training has ended; tell it when the user wants to stop."""
-    import ray
-    from ray.exceptions import RayError
-
-    text, facts, begun, share = "starting workers", dict[str, Any](), time.monotonic(), None
-    limit, total = limit_of(config), config.pretrain.total_steps
-    while not ended.wait(POLL_SECONDS):
-        try:
-            line, restarts = ray.get([pacer.latest.remote(), pacer.restarts.remote()], timeout=5)
-        except RayError as error:
-            logger.warning("no word from the pacer: %s", error)
-            continue
-        if asked.is_set() and not line:
-            _thread.interrupt_main()  # nothing is trained yet: nothing to save
-        elif asked.is_set():
-            pacer.stop.remote()
-        if not line and time.monotonic() - begun > WAIT_SECONDS:
-            text = f"starting workers: {free_cpus()}"
-        if "loss" in line:
-            rate = line["tokens_per_second"]
-            facts |= {"step": line["step"] + 1, "loss": line["loss"], "tokens_per_second": rate}
-            text = f"{step_text(config, line['step'] + 1)}  loss {line['loss']:.3f}  {rate:,.0f} tokens/s"
-        elif line:
-            text = f"{step_text(config, line['step'])}  held-out loss {line['eval_loss']:.3f}"
-            facts |= {"step": line["step"], "eval_loss": line["eval_loss"]}
-        if asked.is_set() and line:
-            text = f"stopping: the workers save (once more Ctrl-C: at once)  {step_text(config, line['step'])}"
-        if line and total is not None:
-            share = line["step"] / total
-        share = line.get("budget_share", share)
-        budget = f"  {share:.1%} of {limit.text}" if limit is not None and share is not None else ""
-        update(text + budget, share, **facts, restarts=restarts)
+def changes(steps: list[dict[str, Any]]) -> list[dict[str, int]]:
+    """The first step of each number of workers that the run was trained with."""
+    before = [None, *(line["workers"] for line in steps)]
+    return [
+        {"step": line["step"], "workers": line["workers"]}
+        for line, workers in zip(steps, before, strict=False)
+        if line["workers"] != workers
+    ]
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -85,7 +85,7 @@ def pretrain(options: argparse.Namespace) -> int:
         return 0
 
     goal = {"steps": config.pretrain.total_steps, "budget": limit.text if limit is not None else None}
-    return _in_run(config, run, work, **goal, workers=config.scaling.workers)
+    return _in_run(config, run, work, **goal, workers=config.scaling.max_workers)
 
 
 def await_nodes(config: Config, progress: Progress) -> None:

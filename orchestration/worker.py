@@ -8,6 +8,8 @@ come through `get_dataset_shard` and nowhere else. Nothing that is called below 
 
 import os
 import socket
+import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
@@ -19,29 +21,37 @@ import torch
 import torch.distributed as dist
 
 from data.batches import Part
+from data.retries import be_patient
 from data.storage import fetch, is_remote, publish
 from model.export import export_objective
 from model.objectives.catalogue import build_objective
-from orchestration import checkpoint, metrics
-from orchestration.beacon import Beacon, fault_of
+from orchestration import checkpoint, metrics, spot
+from orchestration.beacon import Beacon, faults_of
 from orchestration.budget import in_words, told
+from orchestration.cause import is_broken
 from orchestration.clock import Clock
 from orchestration.config import Config
 from orchestration.engine import DeepSpeedEngine
 from orchestration.feed import Feed
 from orchestration.gauges import WorkerGauges, group_peak
-from orchestration.group import worker_device
+from orchestration.group import leaving, worker_device
 from orchestration.journal import Journal
 from orchestration.ledger import open_ledger
 from orchestration.plan import number_of_phase, phases_of, step_plan
-from orchestration.saving import load, save
+from orchestration.policies import OTHERS, Moved
+from orchestration.resuming import agree, load
+from orchestration.saving import Saver, SavingError
 from orchestration.schedule import learning_rate, rate_of_share
 from orchestration.steps import evaluate, train_steps
 from orchestration.stream import parts_of
+from orchestration.watchdog import Watchdog
 from orchestration.weights import fetch_weights
 
 # Of an evaluation's scores: what the model card shows in its own words, or not at all.
 KNOWN = ("loss", "targets")
+# A rank whose peer died knows nothing of the cause: Ray hears of the dead one first.
+SPEAKS_LAST_SECONDS = 3
+SETTLE_SECONDS = 30  # for the save that is on its way when training ends with an error
 
 
 @dataclass(frozen=True)
@@ -59,6 +69,8 @@ class Job:
     """The run's config.yaml, for the model card."""
     steps_per_epoch: tuple[int, ...]
     """Of each phase."""
+    evaluates_before: Callable[[int], bool]
+    """Whether held-out rows are evaluated before a step is trained, or behind the last one."""
     dump_batches: str | None
     fault: str | None
     pacer: Any
@@ -76,21 +88,20 @@ class Job:
 
 def pretrain_worker(job: Job) -> None:
     """Train from the stream's cursor to the last step, then export. An error names the rank and the step."""
-    config, run = job.config, Path(job.run)
+    config, run, began = job.config, Path(job.run), time.monotonic()
     pretrain, rank = config.pretrain, dist.get_rank()
     if not is_remote(run) and not (run / "config.yaml").exists():
         raise RuntimeError(
             f"rank {rank} on {socket.gethostname()}: {run} is not there; storage must be a folder that every node "
             f"mounts, or a bucket (storage=s3://BUCKET/FOLDER)"
         )
+    beacon = Beacon(rank)
+    watchdog = Watchdog(beacon, config.scaling.stuck_seconds, job.pacer).start()
+    spot.watch_node()
+    be_patient(tell=lambda text: job.pacer.warn.remote(f"rank {rank}: {text}"))
     device = worker_device()
     share_cores(ray.train.get_context().get_local_world_size(), device)
     bf16 = uses_bf16(pretrain.precision, device)
-
-    shard = ray.train.get_dataset_shard("rows")  # this lays the stream out, so it comes before its number is asked
-    start: Any = ray.get(job.pacer.start.remote())  # where the stream begins: the only source of that number
-    manifest = checkpoint.newest(run)[1] if rank == 0 else None
-    ledger = open_ledger(run, manifest, start, config, job.pacer)
 
     phases, total_steps = phases_of(config), pretrain.total_steps
     accumulation = [step_plan(config, dist.get_world_size(), n).accumulation for n in range(len(phases))]
@@ -110,9 +121,15 @@ def pretrain_worker(job: Job) -> None:
         device=device,
     )
 
-    if start:
-        load(engine, checkpoint.folder_of(run, start))
-    journal = Journal(run, start, job.epoch_of, job.pacer) if rank == 0 else None
+    owner = checkpoint.owner_of(config, job.tokenizer["fingerprint"], job.data)
+    beginning = agree(run, owner, lambda text: job.pacer.warn.remote(text), job.pacer)
+    shard = ray.train.get_dataset_shard("rows")  # of the stream that begins where the ranks agreed to begin
+    start = beginning.step
+    ledger = open_ledger(run, beginning.manifest, start, config, job.pacer, began)
+    generation: Any = ray.get(job.pacer.generation.remote())
+    beacon.strike = dict(enumerate(faults_of(job.fault or ""), start=1)).get(generation)
+    load(engine, run, beginning)
+    journal = Journal(run, start, job.epoch_of, dist.get_world_size(), job.pacer) if rank == 0 else None
     gauges = WorkerGauges(
         config.name,
         rank,
@@ -124,7 +141,19 @@ def pretrain_worker(job: Job) -> None:
     dump_folder = Path(job.dump_batches) if job.dump_batches else None
     if dump_folder:
         metrics.cut(dump_folder / f"rank{rank}.jsonl", start)
-    beacon = Beacon(rank, fault_of(job.fault) if job.fault and start == 0 else None)
+    saver = Saver(
+        run,
+        config.checkpoints,
+        engine,
+        rank=rank,
+        ranks=dist.get_world_size(),
+        pacer=job.pacer,
+        beginning=beginning,
+        owner=owner,
+        made_by={"zero_stage": config.zero.stage, "precision": "bf16" if bf16 else "fp32"},
+        carry=journal.carry if journal else None,
+        passes=beacon.passes,
+    )
     feeds = [
         Feed(rank, config.seed, phase.micro_batch, count, job.tokenizer["pad_id"], dump_folder)
         for phase, count in zip(phases, accumulation, strict=True)
@@ -137,53 +166,78 @@ def pretrain_worker(job: Job) -> None:
         return learning_rate(step, total_steps, **line)
 
     clock = Clock()
+
+    def asked_to_stop() -> bool:
+        return journal is not None and journal.wish().stop
+
+    def why_move() -> str | None:
+        return leaving() or ("another number of workers fits" if journal and journal.wish().move else None)
+
     step, scores = start, {}
+    is_end = False
     try:
         # What the stream brought ahead of a budget's end is passed over here, up to an evaluation: all are the same.
-        for (number, is_evaluation), parts in groupby(clock.waiting(parts_of(shard, rank)), key=job.kind_of):
+        parts_in_turn = clock.waiting(beacon.reading(parts_of(shard, rank)))
+        for (number, is_evaluation), parts in groupby(parts_in_turn, key=job.kind_of):
             feed, phase = feeds[number], phases[number]
             if is_evaluation:
-                beacon.at("evaluating", step)
-                scores = evaluate(engine, feed.evaluation(parts))
+                beacon.step = step
+                scores = evaluate(engine, feed.evaluation(parts), beacon.at)
                 if journal:
                     journal.write_evaluation(step, scores, {"rows_length": phase.length} if len(phases) > 1 else {})
                 gauges.evaluation(scores)
                 clock.lap()
+                if saver.evaluated(step, scores["loss"], asdict(ledger.spent), is_end):
+                    gauges.checkpoint(clock.lap()[0])
                 if ledger.is_spent:
                     break
                 continue
             if ledger.is_spent:
                 continue
             engine.accumulate(accumulation[number])
-            asked_to_stop = journal.asked_to_stop if journal else lambda: False
             steps = feed.steps(parts, step, gauges.read, beacon.at)
-            for record in train_steps(engine, steps, rate, asked_to_stop, beacon.at, ledger.clock):
+            asked = asked_to_stop, beacon.at, lambda: why_move() is not None, ledger.clock
+            for record in train_steps(engine, steps, rate, *asked):
                 step, lap = record.step + 1, clock.lap()
                 ledger.count(record.step, record.metrics["tokens"], record.seconds)
                 if journal:
                     journal.write_step(record, *lap, None if total_steps else ledger.share())
                 gauges.step(record, *lap, ledger.share())
                 is_end = step == total_steps or ledger.is_spent
-                if step % config.checkpoints.every_steps == 0 or is_end or record.is_last:
-                    if journal:
-                        journal.carry()  # before the checkpoint: a run that resumes there has all lines
+                # A state that is evaluated is saved after that, with its loss.
+                leaves = record.is_last or (record.moves and not is_end)
+                if leaves or (saver.is_due(step, is_end) and not job.evaluates_before(step)):
                     beacon.at("saving")
-                    save(engine, run, config, step, asdict(ledger.spent))
+                    saver.save(step, None, asdict(ledger.spent))
                     gauges.checkpoint(clock.lap()[0])
-                if record.is_last:
+                if leaves:
+                    saver.finish()
                     ledger.finish()
+                if record.is_last:
                     ray.get(job.pacer.stopped.remote(step))
                     return
+                if leaves:
+                    raise Moved(f"saved at step {step}: {why_move() or OTHERS}")
                 if ledger.is_spent:
                     if journal:
                         ray.get(job.pacer.finish.remote())
                     break
-    except FloatingPointError as error:  # on all ranks alike, and the same again after a restart
+        beacon.at("saving")
+        saver.finish()
+    except (FloatingPointError, SavingError) as error:  # on all ranks alike, and the same again after a restart
+        saver.settle(SETTLE_SECONDS)
         ray.get(job.pacer.fail.remote(str(error)))
         return
+    except Moved:
+        raise
     except Exception as error:
+        saver.settle(SETTLE_SECONDS)
+        if is_broken(error):
+            time.sleep(SPEAKS_LAST_SECONDS)
         raise RuntimeError(f"rank {rank}, step {step}: {type(error).__name__}: {error}") from error
 
+    if rank == 0:
+        ray.get(job.pacer.tell.remote(saver.told()))
     beacon.at("exporting")
     state = engine.full_state()  # every rank takes part in gathering
     if journal:
@@ -194,6 +248,7 @@ def pretrain_worker(job: Job) -> None:
         publish(run / "export", last="config.json")
         journal.finish()
     dist.barrier()
+    watchdog.stop()
 
 
 def share_cores(workers_on_node: int, device: torch.device) -> None:

@@ -13,7 +13,7 @@ from data import storage
 from data.config import UserError
 from data.rows import Row
 from data.store import fresh_folder, write_shard
-from orchestration import checkpoint, metrics
+from orchestration import metrics
 
 
 @pytest.fixture
@@ -107,24 +107,6 @@ def test_the_bucket_is_the_truth(folder):
     assert storage.sizes(folder) == {} and not (folder / "y").exists()
     storage.remove(folder / "never there")
     assert storage.children(folder / "never there") == []
-
-
-def test_checkpoints_lie_in_the_bucket_only(folder):
-    def save(step):
-        def write(into):
-            (into / "rank0.bin").write_bytes(bytes(step))
-
-        checkpoint.save(folder, step, write, lambda: None, True, True, {"world_size": 1}, keep=2)
-
-    for step in (5, 6, 7):
-        save(step)
-    other_node(folder)
-    step, manifest, complaints = checkpoint.newest(folder)
-    assert (step, manifest["files"], complaints) == (7, {"rank0.bin": 7}, [])
-    assert storage.children(folder / "checkpoints") == ["step-00000006", "step-00000007"]
-    storage.remove(checkpoint.folder_of(folder, 7) / "rank0.bin")
-    step, _, complaints = checkpoint.newest(folder)
-    assert step == 6 and complaints == ["step-00000007: rank0.bin is missing"]
 
 
 def test_metrics_survive_their_node(folder):

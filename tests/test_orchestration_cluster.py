@@ -3,7 +3,7 @@
 import pytest
 
 from data.config import UserError
-from orchestration.cluster import Node, check_workers
+from orchestration.cluster import Node, check_workers, places_for
 from orchestration.config import Scaling
 from orchestration.plan import step_plan
 
@@ -39,3 +39,14 @@ def test_any_batch_arithmetic_works(global_batch, micro_batch, workers, accumula
     config = load_config("demo", [f"pretrain.global_batch={global_batch}", f"pretrain.micro_batch={micro_batch}",
                                   f"scaling.workers={workers}"])  # fmt: skip
     assert (step_plan(config, workers).accumulation, step_plan(config, workers).filler_rows) == (accumulation, filler)
+
+
+def test_of_fewest_and_most_the_fewest_must_fit():
+    scaling = Scaling(workers=(1, 4), cpus_per_worker=1.5)
+    check_workers(scaling, [Node(2, 0)])
+    assert places_for(scaling, [Node(2, 0), Node(4, 0)]) == 3
+    with pytest.raises(UserError) as error:
+        check_workers(Scaling(workers=(3, 4), cpus_per_worker=1.5), [Node(2, 0), Node(2, 0)])
+    told = str(error.value)
+    assert told.startswith("scaling.workers=[3, 4] x scaling.cpus_per_worker=1.5: needs 4.5 CPUs and 0.5 for Ray Data")
+    assert "give the fewest scaling.workers<=2" in told

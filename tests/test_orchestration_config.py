@@ -181,3 +181,18 @@ def test_a_fault_inside_a_source_is_one_line_with_a_remedy_that_works():
         assert "\n" not in str(error.value)
     with pytest.raises(UserError, match="every source has weight 0"):
         build_config({"name": "x", "corpus": {"sources": [{"path": "a", "weight": 0}]}}, {})
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("[3, 2]", "scaling: workers=[3, 2]: the fewest come first; give [2, 3]"),
+        ("[0, 2]", "scaling.workers"),
+        ("[1, 2, 3]", "scaling.workers"),
+    ],
+)
+def test_workers_are_a_number_or_the_fewest_and_the_most(given: str, told: str):
+    assert load_config("demo", ["scaling.workers=[1, 3]"]).scaling.max_workers == 3
+    with pytest.raises(UserError) as error:
+        load_config("demo", [f"scaling.workers={given}"])
+    assert all(line.startswith(told) for line in str(error.value).splitlines()), str(error.value)

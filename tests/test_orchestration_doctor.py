@@ -13,6 +13,7 @@ from orchestration.survey import Place, Ring, Survey
 def facts(**changed):
     """What a node tells that has nothing wrong with it."""
     good = {
+        "host": "gpu-7",
         "python": "3.12.4",
         "packages": {name: PINNED.get(name, "1.0") for name in PACKAGES},
         "torch_gpus": 4,
@@ -66,7 +67,7 @@ BROKEN = [
     (dict(nodes=({}, dict(packages=OLD))), "versions", "10.0.0.1", "transformers 5.20.0, the dri", "==5.24.0"),
     (dict(nodes=({}, dict(packages=NONE))), "versions", "10.0.0.1", "deepspeed missing, the dr", "pip install"),
     (dict(nodes=(dict(packages=OLD),), driver=dict(packages=OLD)), "pins", "driver", "made for 5.24.0", "every node"),
-    (dict(nodes=({}, dict(storage="not the driver's: no such folder"))), "storage", "10.0.0.1", "runs: not", "s3:"),
+    (dict(nodes=({}, dict(storage="not the driver's: no such folder"))), "storage", "10.0.0.1", "(host gpu-7)", "s3:"),
     (dict(unseen={WORKER: "the driver does not see it"}), "storage", "10.0.0.1", "does not see", "all nodes mount"),
     (dict(nodes=({}, dict(shared_memory_bytes=2**26))), "shared memory", "10.0.0.1", "0.06 GiB, Ray's", "34 GiB: "),
     (dict(nodes=({}, dict(torch_gpus=0))), "GPUs", "10.0.0.1", "Ray counts 4, torch sees 0", "--gpus=all"),
