@@ -28,7 +28,8 @@ from typing import Any
 
 from data.retries import patiently
 from data.storage import children, fetch, is_remote, publish, remove, shown, sizes
-from orchestration.config import PRETRAIN_SECTIONS, Config, identity
+from orchestration.config import Config
+from orchestration.identity import PRETRAIN_SECTIONS, identity
 
 MANIFEST = "manifest.json"
 DAMAGED = "manifest.damaged.json"  # what a manifest is called once its files turned out to be others
