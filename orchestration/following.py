@@ -87,8 +87,9 @@ def _follow(pacer: Any, config: Config, update: Update, ended: threading.Event, 
         if line and total is not None:
             share = line["step"] / total
         share = line.get("budget_share", share)
-        budget = f"  {share:.1%} of {limit.text}" if limit is not None and share is not None else ""
-        update(text + budget, share, **facts, **counts)
+        if limit is not None and share is not None and not missing:
+            text += f"  {share:.1%} of {limit.text}"
+        update(text, share, **facts, **counts)
 
 
 def step_text(config: Config, step: int) -> str:

@@ -26,9 +26,7 @@ CARRY_SECONDS = 30  # metrics reach a bucket this often, and at every checkpoint
 class Journal:
     """Rank 0's record of the run: metrics.jsonl, and the newest line for the driver's progress."""
 
-    def __init__(
-        self, run: Path, start: int, epoch_of: Callable[[int], int], workers: int, pacer: Any
-    ) -> None:
+    def __init__(self, run: Path, start: int, epoch_of: Callable[[int], int], workers: int, pacer: Any) -> None:
         self._epoch_of = epoch_of
         self._workers = workers
         self._pacer = pacer

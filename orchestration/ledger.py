@@ -31,18 +31,21 @@ logger = logging.getLogger(__name__)
 LEDGER_SECONDS, BUCKET_SECONDS = 10.0, 30.0  # a bucket's as often as metrics are carried there
 
 
-def open_ledger(run: Path, manifest: Mapping[str, Any] | None, start: int, config: Config, pacer: Any) -> "Ledger":
-    """The ledger of a group that begins at step `start`, the checkpoint of `manifest`; all ranks must call it.
+def open_ledger(
+    run: Path, manifest: Mapping[str, Any] | None, start: int, config: Config, pacer: Any, began: float
+) -> "Ledger":
+    """The ledger of a group that exists since `began` (by time.monotonic) and goes on at step `start`, the checkpoint
+    of `manifest`; all ranks must call it. Rank 0 alone reads and writes files.
 
-    `manifest` counts on rank 0, which alone reads and writes files. Of a run that was trained to the end of its budget,
-    but not exported, the stream is told to bring the last evaluation only: it must be open.
+    Of a run that was trained to the end of its budget, but not exported, the stream is told to bring the last
+    evaluation only: it must be open.
     """
     is_first = dist.get_rank() == 0
     before: list[Any] = [spent_before(run, manifest) if is_first else None]
     dist.broadcast_object_list(before, src=0)
     ledger = Ledger(
         before[0], start, dist.get_world_size(), limit_of(config), config.pretrain.total_steps,
-        run / LEDGER if is_first else None,
+        run / LEDGER if is_first else None, began,
     )  # fmt: skip
     if is_first and ledger.is_spent:
         ray.get(pacer.finish.remote())
@@ -53,13 +56,20 @@ class Ledger:
     """One worker's count of what the run has spent: the same on all ranks after each step."""
 
     def __init__(
-        self, before: Spent, start: int, workers: int, limit: Limit | None, steps: int | None, path: Path | None
+        self,
+        before: Spent,
+        start: int,
+        workers: int,
+        limit: Limit | None,
+        steps: int | None,
+        path: Path | None,
+        began: float | None = None,
     ) -> None:
         """`before`: spent when this group began, at step `start`. `steps` end the run where `limit` is None. `path`: of
-        rank 0's file."""
+        rank 0's file. `began`: by time.monotonic; None: now."""
         self._before, self._workers = before, workers
         self._limit, self._steps = limit, steps
-        self._begun = time.monotonic()
+        self._begun = time.monotonic() if began is None else began
         self._stop = threading.Event()
         self._path = path
         self._done = start

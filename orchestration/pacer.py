@@ -62,10 +62,9 @@ class Pacer(Agreement):
         self._planned = False
         self._start = self._step = start
         self._workers = workers
-        self._moving = False
+        self._moving = self._finished = self._ending = False
         self._signs = {}
         self._forget_saves()
-        self._finished = self._ending = False
         self._moved.set()
         return self._generation
 

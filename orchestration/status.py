@@ -33,7 +33,7 @@ FORM: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("began", "beat"), NUMBER),
     **dict.fromkeys(("fraction", "eta_seconds", "step", "steps", "loss", "eval_loss"), (*NUMBER, type(None))),
     **dict.fromkeys(("tokens_per_second", "workers", "restarts"), (*NUMBER, type(None))),
-    **dict.fromkeys(("cause", "warning", "budget"), (str, type(None))),
+    **dict.fromkeys(("cause", "budget", "warning"), (str, type(None))),
     "trials": (dict, type(None)),
     "leaderboard": (list, type(None)),
 }

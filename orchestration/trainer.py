@@ -111,7 +111,7 @@ def pretrain(
         data=longest(stores).path.name,
         recipe=to_yaml(config),
         steps_per_epoch=tuple(order_of(store, weights, config.seed, batch).steps_per_epoch for store in stores),
-        evaluates_before=plan.evaluates_before if longest(stores).held_out.num_rows else never,
+        evaluates_before=plan.evaluates_before if all(store.held_out.num_rows for store in stores) else never,
         dump_batches=str(Path(dump_batches).absolute()) if dump_batches else None,
         fault=os.environ.get("CLOZE_FAULT"),
         pacer=pacer,
@@ -177,8 +177,8 @@ def never(step: int) -> bool:
 def summarise(config: Config, run: Path, stores: list[Store]) -> dict[str, Any]:
     """summary.json: from metrics.jsonl, which restarts do not falsify, the checkpoints, and the counts of the stores:
     where there are several, rows and held-out rows are those of the last phase."""
-    store, phases, limit, data = stores[-1], phases_of(config), limit_of(config), longest(stores)
-    owner = checkpoint.owner_of(config, data.manifest["tokenizer"]["fingerprint"], data.path.name)
+    store, phases, limit = stores[-1], phases_of(config), limit_of(config)
+    owner = checkpoint.owner_of(config, store.manifest["tokenizer"]["fingerprint"], longest(stores).path.name)
     best = checkpoint.best(run, owner)
     lines = list(metrics.read(run / "metrics.jsonl"))
     steps = [line for line in lines if "loss" in line]
@@ -206,11 +206,11 @@ def summarise(config: Config, run: Path, stores: list[Store]) -> dict[str, Any]:
         "rows": store.train.num_rows,
         "held_out_rows": store.held_out.num_rows,
         **{name: store.manifest[name] for name in TOLD},
+        **({"rows_length": list(config.rows.lengths)} if len(phases) > 1 else {}),
+        **({"budget": {limit.unit: limit.amount}} if limit is not None else {}),
         "best_checkpoint": best and {
             "path": shown(checkpoint.folder_of(run, best["step"])), "step": best["step"], "loss": best["eval_loss"],
         },
-        **({"rows_length": list(config.rows.lengths)} if len(phases) > 1 else {}),
-        **({"budget": {limit.unit: limit.amount}} if limit is not None else {}),
         "export": shown(run / "export"),
     }
 

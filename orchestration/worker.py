@@ -6,7 +6,6 @@ Ray Train calls `pretrain_worker` in every worker of the group, again after a fa
 come through `get_dataset_shard` and nowhere else. Nothing that is called below knows Ray.
 """
 
-import os
 import socket
 import time
 from collections.abc import Callable
@@ -18,7 +17,6 @@ from typing import Any
 
 import ray
 import ray.train
-import torch
 import torch.distributed as dist
 
 from data.batches import Part
@@ -34,6 +32,7 @@ from orchestration.budget import in_words, told
 from orchestration.cause import is_broken
 from orchestration.clock import Clock
 from orchestration.config import Config
+from orchestration.device import precision_of, share_cores
 from orchestration.engine import DeepSpeedEngine
 from orchestration.feed import Feed
 from orchestration.gate import Gate
@@ -92,7 +91,7 @@ class Job:
 
 def pretrain_worker(job: Job) -> None:
     """Train from the stream's cursor to the last step, then export. An error names the rank and the step."""
-    config, run = job.config, Path(job.run)
+    config, run, began = job.config, Path(job.run), time.monotonic()
     pretrain, rank = config.pretrain, dist.get_rank()
     if not is_remote(run) and not (run / "config.yaml").exists():
         raise RuntimeError(
@@ -132,7 +131,7 @@ def pretrain_worker(job: Job) -> None:
     beginning = agree(run, owner, lambda text: job.pacer.warn.remote(text), job.pacer)
     shard = ray.train.get_dataset_shard("rows")  # of the stream that begins where the ranks agreed to begin
     start = beginning.step
-    ledger = open_ledger(run, beginning.manifest, start, config, job.pacer)
+    ledger = open_ledger(run, beginning.manifest, start, config, job.pacer, began)
     generation: Any = ray.get(job.pacer.generation.remote())
     beacon.strike = dict(enumerate(faults_of(job.fault or ""), start=1)).get(generation)
     poison(engine.module, beacon, job.fault or "")
@@ -205,34 +204,32 @@ def pretrain_worker(job: Job) -> None:
                 continue
             engine.accumulate(accumulation[number])
             steps = feed.steps(parts, step, gauges.read, beacon.at)
-            for record in train_steps(
-                engine, steps, rate, asked_to_stop, beacon.at, lambda: why_move() is not None, ledger.clock, gate
-            ):
+            asked = asked_to_stop, beacon.at, lambda: why_move() is not None, ledger.clock, gate
+            for record in train_steps(engine, steps, rate, *asked):
                 step, lap = record.step + 1, clock.lap()
                 ledger.count(record.step, record.metrics["tokens"], record.seconds)
                 if journal:
                     journal.write_step(record, *lap, None if total_steps else ledger.share())
                 gauges.step(record, *lap, ledger.share())
                 is_end = step == total_steps or ledger.is_spent
-                # A state that is evaluated is saved after that, with its loss; where a budget ends, at once.
-                leaves = record.is_last or ledger.is_spent or (record.moves and not is_end)
+                # A state that is evaluated is saved after that, with its loss.
+                leaves = record.is_last or (record.moves and not is_end)
                 if leaves or (saver.is_due(step, is_end) and not job.evaluates_before(step)):
                     beacon.at("saving")
                     saver.save(step, None, asdict(ledger.spent))
                     gauges.checkpoint(clock.lap()[0])
-                if record.is_last:
+                if leaves:
                     saver.finish()
                     ledger.finish()
+                if record.is_last:
                     ray.get(job.pacer.stopped.remote(step))
                     return
+                if leaves:
+                    raise Moved(f"saved at step {step}: {why_move() or OTHERS}")
                 if ledger.is_spent:
                     if journal:
                         ray.get(job.pacer.finish.remote())
                     break
-                if record.moves and not is_end:
-                    saver.finish()
-                    ledger.finish()
-                    raise Moved(f"saved at step {step}: {why_move() or OTHERS}")
         beacon.at("saving")
         saver.finish()
     except (FloatingPointError, SavingError) as error:  # on all ranks alike, and the same again after a restart
@@ -260,27 +257,6 @@ def pretrain_worker(job: Job) -> None:
         journal.finish()
     dist.barrier()
     watchdog.stop()
-
-
-def share_cores(workers_on_node: int, device: torch.device) -> None:
-    """Threads x workers <= cores: Ray would leave one thread to each, torch would take all cores for each."""
-    if device.type == "cpu":
-        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // workers_on_node))
-
-
-def precision_of(precision: str, device: torch.device) -> str:
-    """What the engine computes in. "auto": bf16 on a GPU that has it; on CPUs without AMX it is slower than fp32.
-
-    Raises RuntimeError for fp16 where torch has no GPU.
-    """
-    if precision == "fp16" and device.type != "cuda":
-        raise RuntimeError(
-            f"pretrain.precision=fp16: torch sees no GPU on {socket.gethostname()}, and CPUs do not train in fp16; "
-            f"give pretrain.precision=bf16 or fp32, or install torch for GPUs there"
-        )
-    if precision == "auto":
-        return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
-    return precision
 
 
 def card(job: Job, scores: dict[str, float], steps: int, spent: dict[str, Any]) -> dict[str, Any]:

@@ -136,6 +136,7 @@ def test_a_token_budget_killed_and_resumed_is_the_undisturbed_run_and_a_raised_o
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(900)
 def test_two_phases_killed_at_their_border_are_the_undisturbed_run(home: Path, cloze_here):
     phases = ["rows.length=[16,48]", "pretrain.steps=[30,15]", "pretrain.micro_batch=[4,1]"]
     phases.append("checkpoints.every_steps=10")

@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 
-from orchestration.worker import precision_of, share_cores
+from orchestration.device import precision_of, share_cores
 
 CPU = torch.device("cpu")
 
