@@ -59,8 +59,10 @@ def test_lost_nodes_and_their_return(home, two_nodes, times):
         for _ in range(times):
             driver.reaches(driver.step() + 60)
             assert workers(driver) == 2
+            step = driver.step()
             two_nodes.lose()
             driver.until(lambda: workers(driver) == 1)
+            driver.reaches(max(step, driver.step()) + 30)
             two_nodes.add()
             driver.until(lambda: workers(driver) == 2)
         driver.reaches(driver.step() + 20)
