@@ -13,7 +13,7 @@ _BROKEN = re.compile(r"Connection (reset|closed|refused) by peer|Connection clos
 # Ray's own words, in exceptions that a dead actor leaves.
 _LOST_NODE = re.compile(r"its node has died|node (is|was) (dead|terminated)|node termination|its owner .*node .*died")
 _WHERE = re.compile(r"rank \d+, step \d+")
-_DEAD = re.compile(r"worker process has died|died unexpectedly|Worker unexpectedly exits")
+_DEAD = re.compile(r"worker process has died|died unexpectedly|Worker unexpectedly exits|temporarily unavailable")
 
 
 def is_broken(error: BaseException) -> bool:

@@ -23,7 +23,7 @@ from ray.train.v2._internal.execution.scaling_policy.elastic import ElasticScali
 from ray.train.v2.api.config import FailureConfig, ScalingConfig
 from ray.train.v2.api.exceptions import PreemptionError, WorkerGroupError
 
-from orchestration.cause import cause_of, is_broken, is_lost_node
+from orchestration.cause import cause_of, is_lost_node
 
 ANSWER_SECONDS = 5
 KNOCK_SECONDS = 2
@@ -121,9 +121,8 @@ class Failures(DefaultFailurePolicy):
             if moved := [str(failure) for failure in failures if isinstance(failure, Moved)]:
                 self._tell(min(moved, key=lambda words: words.endswith(OTHERS)), planned=True)
                 return FailureDecision.RETRY
-            known = [failure for failure in failures if not is_broken(failure)]
-            silent = lost_nodes() if not known else {}
-            if silent or any(map(is_lost_node, known)):
+            silent = lost_nodes()  # Ray itself may only say yet that a worker there is not reached
+            if silent or any(map(is_lost_node, failures)):
                 self._tell(f"node {', '.join(silent.values())} was lost" if silent else cause_of(error), planned=False)
                 return FailureDecision.RETRY
             self._tell(cause_of(error), planned=False)

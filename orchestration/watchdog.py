@@ -10,6 +10,7 @@ those ahead wait GRACE longer, for a process that is frozen cannot speak: they n
 """
 
 import logging
+import math
 import os
 import signal
 import socket
@@ -32,6 +33,8 @@ SLOW = {"starting": 600.0, "exporting": 600.0, "saving": 0.0}
 SLOW_FACTOR = 3
 GRACE_FACTOR, GRACE_SECONDS = 1.5, 5.0
 LONGEST_BEAT_SECONDS = 5.0
+# Of a rank that has said nothing since its group began.
+UNHEARD = {"host": "an unknown host", "step": "none", "stage": "starting", "passed": -1, "silent": math.inf}
 
 
 def limit_of(stage: str, steps_passed: int, stuck_seconds: float) -> float:
@@ -64,8 +67,9 @@ def blame(signs: dict[int, dict[str, Any]], silent_after: float) -> tuple[list[i
 class Watchdog:
     """Watches the thread that makes it, from `start` until `stop`."""
 
-    def __init__(self, beacon: Beacon, stuck_seconds: float, pacer: Any) -> None:
+    def __init__(self, beacon: Beacon, ranks: int, stuck_seconds: float, pacer: Any) -> None:
         self._beacon = beacon
+        self._ranks = ranks
         self._limit = stuck_seconds
         self._beat = beat_seconds(stuck_seconds)
         self._pacer = pacer
@@ -100,7 +104,8 @@ class Watchdog:
         limit = limit_of(beacon.stage, beacon.step - (self._first_step or 0), self._limit)
         if seconds < limit:
             return
-        signs: Any = ray.get(self._pacer.signs.remote(), timeout=10)
+        signs: dict[int, dict[str, Any]] = dict.fromkeys(range(self._ranks), UNHEARD)
+        signs |= ray.get(self._pacer.signs.remote(), timeout=10)
         behind, silent = blame(signs, silent_after=3 * self._beat + 2)
         if beacon.rank in behind and not silent:
             self._end(f"{told(beacon.rank, sign)}: stuck for {seconds:.0f} s (scaling.stuck_seconds={self._limit:g})")

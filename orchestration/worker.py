@@ -99,7 +99,7 @@ def pretrain_worker(job: Job) -> None:
             f"mounts, or a bucket (storage=s3://BUCKET/FOLDER)"
         )
     beacon = Beacon(rank)
-    watchdog = Watchdog(beacon, config.scaling.stuck_seconds, job.pacer).start()
+    watchdog = Watchdog(beacon, dist.get_world_size(), config.scaling.stuck_seconds, job.pacer).start()
     spot.watch_node()
     be_patient(tell=lambda text: job.pacer.warn.remote(f"rank {rank}: {text}"))
     device = worker_device()

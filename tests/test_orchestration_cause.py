@@ -44,3 +44,34 @@ def test_a_rank_that_lost_its_connection_is_not_the_cause():
         }
 
     assert cause_of(Failed()) == "rank 1, step 3: ValueError: the cause"
+
+
+DIED = "The actor died unexpectedly before finishing this task.\n"
+MEMORY = "1 worker(s) were killed due to the node running low on memory. Memory on the node (IP: 1, ID: 52) was 22.37GB"
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (f"{DIED}worker process has died. End of file.", "its process was killed, without a word of its own"),
+        ("The actor 01 is unavailable: The actor is temporarily unavailable: RPC error", "its process was killed"),
+        (f"{DIED}The actor died because its node has died. Node Id: 7", "its node was lost"),
+        (f"{DIED}{MEMORY}\nworker process has died", "1 worker(s) were killed due to the node running low on memory"),
+    ],
+)
+def test_a_rank_that_died_is_the_cause_of_what_the_others_say(words, line):
+    class Failed(Exception):
+        worker_failures = {
+            0: RuntimeError("rank 0, step 3: RuntimeError: gloo Read error: Connection reset by peer"),
+            1: RuntimeError(words),
+            2: RuntimeError("rank 2, step 3: RuntimeError: Connection closed by peer"),
+        }
+
+    assert cause_of(Failed()).startswith(f"rank 1: {line}")
+
+
+def test_where_all_lost_a_connection_rank_and_step_are_said():
+    class Failed(Exception):
+        worker_failures = {2: RuntimeError("rank 2, step 3: RuntimeError: Connection reset by peer. GLHF!")}
+
+    assert cause_of(Failed()) == "rank 2, step 3: lost its connection to another rank, which said nothing"

@@ -33,14 +33,17 @@ def test_slow_stages_and_the_first_step_have_their_time():
 class Rank:
     """A worker process with a beacon and a watchdog."""
 
-    def __init__(self, rank: int, pacer: object) -> None:
+    def __init__(self, rank: int, ranks: int, pacer: object) -> None:
         self.beacon = Beacon(rank)
-        self.pacer = pacer
+        self.ranks, self.pacer = ranks, pacer
+
+    def is_there(self) -> bool:
+        return True
 
     def work(self, stages: int, then: float) -> int:
         """Pass so many stages of steps, then stay in one."""
         self.beacon.at("reading", 0)
-        watchdog = Watchdog(self.beacon, 1.0, self.pacer).start()
+        watchdog = Watchdog(self.beacon, self.ranks, 1.0, self.pacer).start()
         for number in range(stages):
             time.sleep(0.05)
             self.beacon.at("forward", 1 + number)
@@ -52,7 +55,8 @@ class Rank:
 @pytest.mark.timeout(60)
 def test_the_stuck_rank_ends_itself_the_waiting_one_lives(ray_4_cpus):
     pacer = Pacer.remote()
-    stuck, waiting = (Rank.remote(rank, pacer) for rank in (1, 0))
+    stuck, waiting = (Rank.remote(rank, 2, pacer) for rank in (1, 0))
+    ray.get([stuck.is_there.remote(), waiting.is_there.remote()])
     works = [waiting.work.remote(12, 4.0), stuck.work.remote(11, 60.0)]
     with pytest.raises(RayActorError):
         ray.get(works[1], timeout=40)
@@ -68,7 +72,7 @@ def test_the_stuck_rank_ends_itself_the_waiting_one_lives(ray_4_cpus):
 def test_the_waiting_rank_names_one_that_gives_no_sign_of_life(ray_4_cpus):
     pacer = Pacer.remote()
     ray.get(pacer.beat.remote(1, {"host": "far", "step": 3, "stage": "backward", "passed": 2}))
-    waiting = Rank.remote(0, pacer)
+    waiting = Rank.remote(0, 2, pacer)
     with pytest.raises(RayActorError):
         ray.get(waiting.work.remote(6, 60.0), timeout=40)
     trouble = ray.get(pacer.news.remote())["trouble"]
@@ -79,7 +83,7 @@ def test_the_waiting_rank_names_one_that_gives_no_sign_of_life(ray_4_cpus):
 @pytest.mark.timeout(60)
 def test_a_rank_that_works_is_left_alone(ray_4_cpus):
     pacer = Pacer.remote()
-    rank = Rank.remote(0, pacer)
+    rank = Rank.remote(0, 1, pacer)
     assert ray.get(rank.work.remote(60, 0.0), timeout=40) > 0  # three seconds, each stage far below the limit
     assert ray.get(pacer.news.remote())["trouble"] is None
     assert ray.get(pacer.signs.remote())[0]["stage"] == "forward"

@@ -1,17 +1,15 @@
 """Workers that come and go with the nodes of a real cluster: the same rows in the same order, nearly equal losses."""
 
-import http.server
 import json
 import re
 import signal
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from fault_runs import STOPS, Driver, Nodes, losses, nodes, table, watched, written_corpus
+from metadata_service import metadata_service
 
 pytestmark = [pytest.mark.road, pytest.mark.soak, pytest.mark.timeout(590)]
 
@@ -59,8 +57,10 @@ def test_lost_nodes_and_their_return(home, two_nodes, times):
         for _ in range(times):
             driver.reaches(driver.step() + 60)
             assert workers(driver) == 2
+            step = driver.step()
             two_nodes.lose()
             driver.until(lambda: workers(driver) == 1)
+            driver.reaches(max(step, driver.step()) + 30)
             two_nodes.add()
             driver.until(lambda: workers(driver) == 2)
         driver.reaches(driver.step() + 20)
@@ -84,45 +84,9 @@ def test_lost_nodes_and_their_return(home, two_nodes, times):
     assert all(ours[step] == theirs[step] for step in found)
 
 
-class Spot(http.server.BaseHTTPRequestHandler):
-    """IMDSv2, as AWS documents it: a token by PUT, 401 without it, 404 until there is a notice."""
-
-    notice: str | None = None
-
-    def do_PUT(self) -> None:
-        assert self.path == "/latest/api/token" and int(self.headers["X-aws-ec2-metadata-token-ttl-seconds"]) > 0
-        self._answer(200, "the token")
-
-    def do_GET(self) -> None:
-        if self.headers.get("X-aws-ec2-metadata-token") != "the token":
-            self._answer(401, "")
-        elif self.path == "/latest/meta-data/spot/instance-action" and self.notice:
-            self._answer(200, self.notice)
-        else:
-            self._answer(404, "")
-
-    def _answer(self, status: int, text: str) -> None:
-        self.send_response(status)
-        self.end_headers()
-        self.wfile.write(text.encode())
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@contextmanager
-def metadata_service() -> Iterator[tuple[type[Spot], str]]:
-    """A metadata service of one machine; its class's `notice` is what it says."""
-    handler = type("OneMachine", (Spot,), {})
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield handler, f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-
-
 def test_the_clouds_notice_drains_the_node_and_the_group_saves_and_goes_on_without_it(home):
     with nodes() as cluster, metadata_service() as (machine, address):
-        cluster.add(AWS_EC2_METADATA_SERVICE_ENDPOINT=address, AWS_EC2_METADATA_DISABLED="false")
+        cluster.add(AWS_EC2_METADATA_SERVICE_ENDPOINT=f"http://{address}", AWS_EC2_METADATA_DISABLED="false")
         driver = Driver(home, cluster.address, "spot", *ELASTIC, "pretrain.steps=100000",
                         "checkpoints.every_steps=100000")  # fmt: skip
         driver.reaches(60)

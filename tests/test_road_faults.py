@@ -138,7 +138,7 @@ def test_twenty_random_kills_end_as_the_undisturbed_run(home, two_nodes):
     steps, draw = 2000, random.Random(20)
     words = [f"pretrain.steps={steps}", "scaling.workers=2", "pretrain.eval_every_steps=500"]
     calm = Driver(home, two_nodes.address, "calm", *words)
-    assert calm.wait() == 0, calm.told()
+    assert calm.wait(400) == 0, calm.told()
     stages = ("forward", "backward", "all-reduce", "update", "saving", "saving:file", "saving:manifest", "driver")
     starts: list[list[str]] = [[]]  # of a driver: the faults of its workers, and where it is killed itself
     for number in range(20):

@@ -97,7 +97,7 @@ def test_a_run_leaves_what_it_promises(undisturbed, home):
     assert [line["step"] for line in lines if "eval_loss" in line] == [0, 50, 100, STEPS]
     assert set(next(line for line in lines if "loss" in line)) == {
         "step", "epoch", "tokens", "targets", "loss", "learning_rate", "gradient_norm", "tokens_per_second",
-        "data_wait_fraction",
+        "data_wait_fraction", "workers",
     }  # fmt: skip
     assert yaml.safe_load((undisturbed / "config.yaml").read_text())["pretrain"]["steps"] == STEPS
     kept = sorted(path.name for path in (undisturbed / "checkpoints").iterdir())
