@@ -65,6 +65,7 @@ def here(tmp_path, monkeypatch):
         ("predict nowhere corpus.txt", "nowhere"),
         ("embed nowhere corpus.txt", "nowhere"),
         ("fill nowhere [MASK]", "nowhere"),
+        ("pretrain name=x corpus.sources=corpus.txt pretrain.precision=fp16", "no worker asks for a GPU"),
         ("pretrain name=x corpus.sources=corpus.txt cluster.address=http://h:8265", "that is a dashboard; a run joins"),
         ("submit pretrain --detach name=x", "--detach stands behind pretrain; give it before the verb"),
     ],
