@@ -208,7 +208,8 @@ def run_log(run: Path) -> Iterator[Terminal]:
     path = log_path(run)
     path.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
-        log = stack.enter_context(open(path, "a", encoding="utf-8", errors="backslashreplace", buffering=1))
+        log = open(path, "a", encoding="utf-8", errors="backslashreplace", buffering=1)  # noqa: SIM115  closed below
+        stack.push(_closed(log))
         out, err = (stack.enter_context(_duplicate(number)) for number in (1, 2))
         stack.enter_context(_redirected(log))
         stack.enter_context(_logging_to(log))
@@ -220,8 +221,19 @@ def run_log(run: Path) -> Iterator[Terminal]:
             log.write(f"refused: {masked(str(error))}\n")
             raise
         except BaseException:
-            log.write(masked(traceback.format_exc()))
+            with contextlib.suppress(OSError):  # a full disk must not hide what ended the run
+                log.write(masked(traceback.format_exc()))
             raise
+
+
+def _closed(log: TextIO) -> Callable[..., None]:
+    """Closes the log at the end of a stack. On a full disk its last lines are lost, and no word of what came before."""
+
+    def close(*_: object) -> None:
+        with contextlib.suppress(OSError):
+            log.close()
+
+    return close
 
 
 def _duplicate(number: int) -> TextIO:
