@@ -168,6 +168,7 @@ def pretrain_worker(job: Job) -> None:
                     journal.write_evaluation(step, scores)
                 gauges.evaluation(scores)
                 clock.lap()
+                beacon.at("saving", step)
                 if saver.evaluated(step, scores["loss"], spent, is_end):
                     gauges.checkpoint(clock.lap()[0])
                 continue
@@ -181,7 +182,7 @@ def pretrain_worker(job: Job) -> None:
                 # A state that is evaluated is saved after that, with its loss.
                 leaves = record.is_last or (record.moves and not is_end)
                 if leaves or (saver.is_due(step, is_end) and not job.evaluates_before(step)):
-                    beacon.at("saving")
+                    beacon.at("saving", step)
                     saver.save(step, None, spent)
                     gauges.checkpoint(clock.lap()[0])
                 if record.is_last:
