@@ -262,7 +262,7 @@ class Config(Section):
         if budget is None:
             return
         if budget.money is not None and self.cluster.price_per_worker_hour is None:
-            raise ValueError(f"pretrain.budget.money={budget.money:g}: no price; give cluster.price_per_worker_hour=PRICE")
+            raise ValueError(f"pretrain.budget.money={budget.money:g}: give cluster.price_per_worker_hour=PRICE too")
         if self.masking.final_mlm_probability is not None:
             raise ValueError(
                 f"masking.final_mlm_probability={self.masking.final_mlm_probability:g}: it is reached at the last "

@@ -6,6 +6,7 @@ Ray Train calls `pretrain_worker` in every worker of the group, again after a fa
 come through `get_dataset_shard` and nowhere else. Nothing that is called below knows Ray.
 """
 
+import math
 import socket
 import time
 from collections.abc import Callable
@@ -55,6 +56,7 @@ KNOWN = ("loss", "targets")
 # A rank whose peer died knows nothing of the cause: Ray hears of the dead one first.
 SPEAKS_LAST_SECONDS = 3
 SETTLE_SECONDS = 30  # for the save that is on its way when training ends with an error
+MOVE_SECONDS = 100  # and when the workers leave: clouds give 30 to 120 s
 
 
 @dataclass(frozen=True)
@@ -195,7 +197,10 @@ def pretrain_worker(job: Job) -> None:
                     journal.write_evaluation(step, scores, {"rows_length": phase.length} if len(phases) > 1 else {})
                 gauges.evaluation(scores)
                 clock.lap()
-                if saver.evaluated(step, scores["loss"], asdict(ledger.spent), is_end):
+                # Losses over rows of different lengths do not compare: the best is one of the last phase.
+                comparable = scores["loss"] if number == len(phases) - 1 else math.nan
+                beacon.at("saving", step)
+                if saver.evaluated(step, comparable, asdict(ledger.spent), is_end):
                     gauges.checkpoint(clock.lap()[0])
                 if ledger.is_spent:
                     break
@@ -215,16 +220,17 @@ def pretrain_worker(job: Job) -> None:
                 # A state that is evaluated is saved after that, with its loss.
                 leaves = record.is_last or (record.moves and not is_end)
                 if leaves or (saver.is_due(step, is_end) and not job.evaluates_before(step)):
-                    beacon.at("saving")
+                    beacon.at("saving", step)
                     saver.save(step, None, asdict(ledger.spent))
                     gauges.checkpoint(clock.lap()[0])
-                if leaves:
+                if record.is_last:
                     saver.finish()
                     ledger.finish()
-                if record.is_last:
                     ray.get(job.pacer.stopped.remote(step))
                     return
                 if leaves:
+                    saver.settle(MOVE_SECONDS)  # a save that fails costs the steps since the one before, not the run
+                    ledger.finish()
                     raise Moved(f"saved at step {step}: {why_move() or OTHERS}")
                 if ledger.is_spent:
                     if journal:

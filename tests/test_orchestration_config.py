@@ -56,7 +56,7 @@ def test_a_fault_is_one_line_with_key_value_and_remedy(override, line):
         (["budget={}"], "pretrain.budget: nothing given; give exactly one of tokens, hours, money"),
         (["budget.hours=1", "budget.tokens=1"], "pretrain.budget: both tokens and hours given; give exactly one"),
         (["budget.hours=-1"], "pretrain.budget.hours=-1: input should be greater than 0"),
-        (["budget.money=9"], "pretrain.budget.money=9: no price; give cluster.price_per_worker_hour=PRICE"),
+        (["budget.money=9"], "pretrain.budget.money=9: give cluster.price_per_worker_hour=PRICE too"),
         (["budget.hours=1", "micro_batch=[4,2]"], "pretrain.budget.hours with rows.length=128 and pretrain.micro"),
     ],
 )
