@@ -36,6 +36,7 @@ def ray_4_cpus():
     import ray
 
     context = ray.init(
+        "local",  # else it would join whatever Ray the machine's temporary folder speaks of
         num_cpus=4, num_gpus=8, include_dashboard=False, object_store_memory=600_000_000, log_to_driver=False,
         logging_level="ERROR",
     )  # fmt: skip

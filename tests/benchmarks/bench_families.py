@@ -103,7 +103,7 @@ def main() -> int:
 
     words = sys.argv[1:]
     steps = int(words.pop(0)) if words else 600
-    ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR")
+    ray.init("local", num_cpus=2, include_dashboard=False, logging_level="ERROR")
     root = Path(tempfile.mkdtemp(prefix="bench-families-"))
     cache = root / "cache"
     task = load_task(Task(train_size=2000), "classification", 0, cache, quiet)
