@@ -182,8 +182,8 @@ def test_the_schedule_of_a_token_budget_is_the_same_for_any_world_size(plan: Pla
         told: list[float] = []
         for of_ranks in zip(*(batches(plan, 0, rank, workers) for rank in range(workers)), strict=True):
             told.append(rate_of_share(ledger.share(), 1e-2, 0.2))
-            sums: list[Any] = [made.forward(batch)[1]["tokens"] for _, of_rank in of_ranks for batch in of_rank]
-            ledger.count(of_ranks[0][0], float(sum(sums)), 0.0)
+            sums: list[Any] = [made.forward(batch)[1]["tokens"] for rank in of_ranks for batch in rank.micro_batches]
+            ledger.count(of_ranks[0].number, float(sum(sums)), 0.0)
             if ledger.is_spent:
                 return told
         raise AssertionError("the budget was not spent")

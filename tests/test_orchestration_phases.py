@@ -49,7 +49,7 @@ def in_rank(rank: int, port: int, folder: str) -> None:
             made = DeepSpeedEngine(
                 MaskedLM(build_encoder(encoder, {"vocab_size": 100, "pad_id": 0}, seed=1)[0]), stage=stage,
                 micro_batch=shapes[0][0], accumulation=shapes[0][1], weight_decay=0.01, gradient_clipping=1.0,
-                bf16=False, persistence_threshold=0, device="cpu",
+                persistence_threshold=0, device="cpu",
             )  # fmt: skip
             records = []
             for number, (micro_batch, accumulation) in enumerate(shapes):
