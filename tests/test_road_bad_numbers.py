@@ -20,6 +20,7 @@ def lines_of(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+@pytest.mark.soak
 def test_a_bad_step_is_named_with_its_rows_and_passed_where_that_is_allowed(tmp_path, cloze):
     documents = [f"the clerk number {n} saw the court of case {n % 7}" for n in range(60)]
     (tmp_path / "corpus.txt").write_text("\n\n".join(documents))

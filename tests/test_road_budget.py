@@ -69,6 +69,7 @@ def killed_once(home: Path, address: str, command: list[str], there: Path) -> No
     process.wait()
 
 
+@pytest.mark.soak
 def test_hours_end_a_run_with_an_export_and_an_account(home: Path, cloze_here):
     hours = 10 / 3600
     done = cloze_here(*words("hours", f"pretrain.budget.hours={hours}", "cluster.price_per_worker_hour=9"))

@@ -147,7 +147,7 @@ def test_two_nodes_share_a_folder_or_a_bucket(run, home, bucket):
 def test_what_lies_in_the_bucket_is_a_whole_run(bucket, run):
     names = storage.children(bucket / "b")
     assert names == ["checkpoints", "config.yaml", "corpus.json", "export", "log", "metrics.jsonl", "quarantine.jsonl",
-                     "status.json", "summary.json", "tokenizer"]  # fmt: skip
+                     "spent.json", "status.json", "summary.json", "tokenizer"]  # fmt: skip
     assert storage.children(bucket / "b" / "checkpoints") == ["step-00000030", "step-00000040"]
     storage.fetch(bucket / "b" / "export")
     from transformers import AutoModelForMaskedLM, AutoTokenizer

@@ -33,6 +33,7 @@ def run_cloze(cloze, home):
     return partial(cloze, cwd=home)
 
 
+@pytest.mark.soak
 def test_a_generator_and_a_discriminator_are_trained_exported(run_cloze, home):
     done = run_cloze("pretrain", "name=first", "tokenizer.vocab_size=55", *SMALL)
     assert done.returncode == 0, done.stderr
