@@ -93,7 +93,7 @@ def spent_before(run: Path, manifest: Mapping[str, Any] | None) -> Spent:
 
     Its tokens are the checkpoint's. Its time is the ledger's, which knows of steps that will be repeated.
     """
-    saved = Spent() if manifest is None else spent_of(manifest["spent"])
+    saved = spent_of(manifest["spent"]) if manifest is not None and manifest.get("spent") else Spent()
     fetch(run / LEDGER, delete=False)
     try:
         ledger = spent_of(json.loads((run / LEDGER).read_text(encoding="utf-8")))

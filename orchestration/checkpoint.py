@@ -68,6 +68,8 @@ def read_manifest(folder: Path, owner: Mapping[str, Any] | None = None) -> Manif
         return "its manifest is not one of ours"
     if owner and (difference := _difference(manifest, owner)):
         return f"of another run: {difference}"
+    if folder != folder_of(folder.parent.parent, manifest["step"]):
+        return f"of another run: its manifest is of step {manifest['step']}"
     there = sizes(folder)
     for name, file in manifest["files"].items():
         if name not in there:
@@ -121,6 +123,13 @@ def newest(run: Path, owner: Mapping[str, Any] | None = None) -> tuple[int, Mani
     return 0, None, complaints
 
 
+def lost(complaints: Iterable[str]) -> list[str]:
+    """Of the complaints of `newest`, those of checkpoints that once counted: not of saves that a fault broke off, nor
+    of another run's. A run that has only such ones must not begin at step 0 in silence."""
+    harmless = ("no manifest: ", "of another run: ")
+    return [told for told in complaints if not told.partition(": ")[2].startswith(harmless)]
+
+
 def best(run: Path, owner: Mapping[str, Any] | None = None) -> Manifest | None:
     """The manifest of the one with the lowest held-out loss, of equals the newest; None where none was evaluated."""
     return _best(manifest for _, manifest in find(run, owner)[0])
@@ -167,15 +176,16 @@ def digest(file: Path) -> str:
 
 
 def damaged(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """What is wrong with these files of a checkpoint, by their hashes; in a bucket: with this node's copies."""
+    """What is wrong with these files of a checkpoint, by their hashes; in a bucket: with this node's copies.
+
+    Raises OSError where they cannot be read: that says nothing of what is in them.
+    """
 
     def judge(name: str) -> str | None:
         try:
             there = patiently(shown(folder / name), lambda: digest(folder / name))
         except FileNotFoundError:
             return f"{name} is missing"
-        except OSError as error:
-            return f"{name} cannot be read ({error})"
         return None if there == files[name]["hash"] else f"{name} holds other bytes than were saved"
 
     with ThreadPoolExecutor(THREADS) as pool:

@@ -177,7 +177,7 @@ def check_workers(scaling: Scaling, nodes: list[Node], autoscales: bool = False)
         key = "scaling.workers" if isinstance(scaling.workers, int) else "the fewest scaling.workers"
         raise UserError(
             f"{asked}: needs {wanted_cpus:g} CPUs and {DATA_CPUS:g} for Ray Data, the cluster has {cpus:g}; "
-            f"give {key}<={max(fitting, 0)}, a smaller scaling.cpus_per_worker, or, where the "
+            f"give {f'{key}<={fitting}, ' if fitting > 0 else ''}a smaller scaling.cpus_per_worker, or, where the "
             f"cluster starts nodes on demand, cluster.autoscales=true"
         )
     if (places := places_for(scaling, nodes)) < scaling.min_workers:

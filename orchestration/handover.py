@@ -18,7 +18,7 @@ from ray.exceptions import RayError
 
 from data.delivery import deliver, desk_of
 from data.retries import at_once
-from data.storage import remove, shown
+from data.storage import is_remote, remove, shown, sizes
 from orchestration import checkpoint
 
 logger = logging.getLogger(__name__)
@@ -99,6 +99,10 @@ class Handover:
         try:
             if self._carry:
                 self._carry()  # before the checkpoint counts: a run that resumes there has all lines
+            # Of a save of this step that a fault broke off, perhaps by other ranks: who converts the state for another
+            # number of ranks takes all files there for its own.
+            for name in sizes(folder).keys() - manifest["files"].keys():
+                remove(folder / name)
             self._passes("saving:manifest", step)
             self.put_manifest(folder, manifest)
         except OSError as error:
@@ -121,7 +125,7 @@ class Handover:
         try:
             with at_once():  # storage that is away was waited for; the remains do not count, and go with a later save
                 remove(checkpoint.folder_of(self._run, step))
-                if _FULL not in fault:
+                if _FULL not in fault or not self._shares_a_disk():
                     return ""
                 newest = checkpoint.newest(self._run, self._owner)[0]
                 gone = checkpoint.retain(self._run, newest, 1, self._owner) if newest else []
@@ -129,6 +133,10 @@ class Handover:
         except OSError as error:
             logger.warning("the remains of the save at step %d could not be removed: %s", step, error)
             return ""
+
+    def _shares_a_disk(self) -> bool:
+        """Whether the desk and the checkpoints lie on one: else deleting these makes no room for that."""
+        return not is_remote(self._run) and self._run in self.desk.parents
 
     def clear(self) -> None:
         """Leave nothing on the desk."""

@@ -10,6 +10,7 @@ this runs. Knows Ray Train's internals, and the pacer.
 """
 
 import socket
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -26,6 +27,8 @@ from ray.train.v2.api.exceptions import PreemptionError, WorkerGroupError
 from orchestration.cause import cause_of, is_lost_node
 
 ANSWER_SECONDS = 5
+REFUSED_SECONDS = 900
+MOST_LOST = 20  # nodes lost in a row with no checkpoint between: more is a fault of the run
 KNOCK_SECONDS = 2
 OTHERS = "another rank leaves"  # what a rank knows that was not asked itself
 
@@ -67,6 +70,7 @@ class Elastic(ElasticScalingPolicy):
         super().__init__(scaling_config)
         self._pacer = pacer
         self._tried: int | None = None
+        self._refused: dict[int, float] = {}
 
     def _count_possible_workers(self, reserved_resources: dict[str, dict[str, float]]) -> int:
         """Ray's, by `fitting`, without nodes that are drained or lost: Ray counts their room until they are gone."""
@@ -88,6 +92,7 @@ class Elastic(ElasticScalingPolicy):
         decision = super().make_decision_for_non_running_worker_group()
         if isinstance(decision, ResizeDecision):
             if self._tried is not None:
+                self._refused[self._tried] = time.monotonic()
                 fewer = max(self.scaling_config.min_workers, min(decision.num_workers, self._tried - 1))
                 decision = self._get_resize_decision(fewer)
             self._tried = decision.num_workers
@@ -97,9 +102,15 @@ class Elastic(ElasticScalingPolicy):
         """Ask the workers to save and end where another number fits; the group that follows is of that number."""
         self._tried = None
         decision = super().make_decision_for_running_worker_group(worker_group_state, worker_group_status)
-        if isinstance(decision, ResizeDecision):
+        # Room that others hold (a sweep, an actor) Ray counts as ours: what did not start is not asked for again for a
+        # while, else the group would save and start again for ever.
+        if isinstance(decision, ResizeDecision) and not self._was_refused(decision.num_workers):
             self._pacer.move.remote()
         return NoopDecision()
+
+    def _was_refused(self, workers: int) -> bool:
+        since = self._refused.get(workers)
+        return since is not None and time.monotonic() - since < REFUSED_SECONDS
 
 
 class Failures(DefaultFailurePolicy):
@@ -109,6 +120,7 @@ class Failures(DefaultFailurePolicy):
         super().__init__(failure_config)
         self._pacer = pacer
         self._start: int | None = None
+        self._lost = 0
 
     def make_decision(self, training_failed_error: Any) -> FailureDecision:
         """RETRY or RAISE; the pacer hears why."""
@@ -121,15 +133,16 @@ class Failures(DefaultFailurePolicy):
             if moved := [str(failure) for failure in failures if isinstance(failure, Moved)]:
                 self._tell(min(moved, key=lambda words: words.endswith(OTHERS)), planned=True)
                 return FailureDecision.RETRY
+            start: Any = ray.get(self._pacer.start.remote(), timeout=ANSWER_SECONDS)
+            if self._start is not None and start > self._start:
+                self._worker_group_failures = self._lost = 0
+            self._start = start
             silent = lost_nodes()  # Ray itself may only say yet that a worker there is not reached
-            if silent or any(map(is_lost_node, failures)):
+            if (silent or any(map(is_lost_node, failures))) and self._lost < MOST_LOST:
+                self._lost += 1
                 self._tell(f"node {', '.join(silent.values())} was lost" if silent else cause_of(error), planned=False)
                 return FailureDecision.RETRY
             self._tell(cause_of(error), planned=False)
-            start: Any = ray.get(self._pacer.start.remote(), timeout=ANSWER_SECONDS)
-            if self._start is not None and start > self._start:
-                self._worker_group_failures = 0
-            self._start = start
         return super().make_decision(error)
 
     def _tell(self, cause: str, planned: bool) -> None:

@@ -51,29 +51,35 @@ def agree(run: Path, owner: Mapping[str, Any], warn: Callable[[str], object], pa
     """The newest checkpoint whose files are what its manifest says, hashes included; all ranks must call it.
 
     Each that is passed over is named to `warn` (on rank 0), and one with wrong bytes is set aside. Of a bucket each
-    node has a copy of the checkpoint then, which `load` takes away again. Raises OSError where storage cannot be read.
+    node has a copy of the checkpoint then, which `load` takes away again. Raises OSError where storage cannot be read,
+    RuntimeError where all that was saved is damaged: a run does not begin at step 0 in silence.
     """
     rank, near = dist.get_rank(), neighbours(run)
     named: set[str] = set()
+    copied_again: set[str] = set()
     while True:
         step, manifest, complaints, best = _of_rank_0(lambda: _look(run, owner))
         if rank == 0:
             for complaint in (c for c in complaints if c.partition(":")[0] not in named):
                 warn(f"checkpoint passed over: {complaint}")
         if manifest is None:
+            if gone := checkpoint.lost(complaints):
+                raise RuntimeError(f"no checkpoint is left to begin at: {'; '.join(gone)}")
             break
         folder = checkpoint.folder_of(run, step)
         if near.place == 0:
             fetch(folder)
         dist.barrier()
         mine = checkpoint.shares(manifest["files"], near.number)[near.place]
-        told = _gathered(checkpoint.damaged(folder, {name: manifest["files"][name] for name in mine}))
-        faults = sorted({fault for of_rank in told for fault in of_rank})
+        faults = _judged(folder, {name: manifest["files"][name] for name in mine})
         if not faults:
             break
         if near.place == 0:
             forget(folder)
         dist.barrier()
+        if is_remote(run) and folder.name not in copied_again:
+            copied_again.add(folder.name)  # a copy may be damaged where the bucket's file is not
+            continue
         named.add(folder.name)
         if rank == 0:
             checkpoint.set_aside(folder)
@@ -96,6 +102,18 @@ def load(engine: DeepSpeedEngine, run: Path, beginning: Beginning) -> None:
     dist.barrier()
     if near.place == 0:
         forget(folder)
+
+
+def _judged(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """What is wrong with a checkpoint, by all ranks' shares of its files. Raises OSError on all ranks alike."""
+    try:
+        mine: tuple[list[str], str | None] = checkpoint.damaged(folder, files), None
+    except OSError as error:
+        mine = [], f"rank {dist.get_rank()}: {error}"
+    told = _gathered(mine)
+    if unread := [error for _, error in told if error is not None]:
+        raise OSError(f"{folder.name} cannot be read: {unread[0]}")
+    return sorted({fault for faults, _ in told for fault in faults})
 
 
 def _look(run: Path, owner: Mapping[str, Any]) -> tuple[int, checkpoint.Manifest | None, list[str], float]:

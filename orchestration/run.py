@@ -105,9 +105,17 @@ def check_identity(run: Path, config: Config, sections: tuple[str, ...]) -> None
     new = identity(config, sections)
     differing = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
     if differing:
-        lines = [f"{key}: run {run.name} was started with {old.get(key)!r}, now {new.get(key)!r}" for key in differing]
+        lines = [
+            f"{key}: run {run.name} was started with {_typed(old.get(key))}, now {_typed(new.get(key))}"
+            for key in differing
+        ]
         lines.append(f"give the old value{'s' * (len(differing) > 1)}, or another name=NAME for a new run")
         raise UserError("\n".join(lines))
+
+
+def _typed(value: Any) -> str:
+    """A value as its user writes it."""
+    return "null" if value is None else repr(value)
 
 
 def summary_of(run: Path) -> dict[str, Any] | None:

@@ -90,6 +90,8 @@ class Saver:
         if step == self._begun or step == self._saved:
             self._judge(step, loss)
             return False
+        if not self.is_due(step, is_end) and math.isfinite(loss):
+            self._await()  # the verdict on the save before may not have reached all ranks: they must compare alike
         if self.is_due(step, is_end) or loss < self._best:
             self.save(step, loss, spent)
             return True
@@ -130,10 +132,11 @@ class Saver:
         if self._fault is not None:
             raise SavingError(self._fault)
 
-    def settle(self, seconds: float) -> None:
-        """Give the save that is on its way so much time, where training ends with an error."""
+    def settle(self, seconds: float) -> bool:
+        """Give the save that is on its way so much time, where training ends before its end; whether it counts."""
         if self._thread is not None:
             self._thread.join(seconds)
+        return self._fault is None and (self._thread is None or not self._thread.is_alive())
 
     def told(self) -> dict[str, Any]:
         """For the summary, once all is saved: what saving cost."""

@@ -39,15 +39,14 @@ def watch_node() -> None:
     threading.Thread(target=_watch, args=(drain_this_node,), daemon=True, name="cloze-spot").start()
 
 
-def _watch(drain: Callable[[float], None]) -> None:
+def _watch(drain: Callable[[float], bool]) -> None:
     ask = service()
     while ask:
         try:
-            if (ends := ask()) is not None:
-                drain(ends)
+            if (ends := ask()) is not None and drain(ends):
                 return
-        except OSError as error:  # asked again: the service restarts, or is busy
-            logger.warning("the machine's metadata service: %s", error)
+        except Exception as error:  # a thread that ended would miss the notice: whatever it is, ask again
+            logger.warning("the machine's metadata service: %s: %s", type(error).__name__, error)
         time.sleep(POLL_SECONDS)
 
 
@@ -104,8 +103,8 @@ def _get(address: str, headers: dict[str, str], method: str = "GET") -> str:
         return answer.read(10_000).decode()
 
 
-def drain_this_node(ends: float) -> None:
-    """Tell Ray that this process's node goes at `ends` (seconds since the epoch)."""
+def drain_this_node(ends: float) -> bool:
+    """Tell Ray that this process's node goes at `ends` (seconds since the epoch); whether Ray took it."""
     context = ray.get_runtime_context()
     logger.warning("the cloud takes this machine in %.0f s: its node is drained", ends - time.time())
     accepted, why = GcsClient(address=context.gcs_address).drain_node(
@@ -113,3 +112,4 @@ def drain_this_node(ends: float) -> None:
     )
     if not accepted:
         logger.warning("Ray does not drain the node: %s", why)
+    return accepted

@@ -18,7 +18,7 @@ from data.storage import fetch, fetch_once, publish, shown
 from data.store import Store
 from data.tally import TOLD
 from orchestration import checkpoint, metrics
-from orchestration.budget import limit_of
+from orchestration.budget import limit_of, spent_before
 from orchestration.cause import cause_of
 from orchestration.checkpoint import write_json
 from orchestration.config import Config, to_yaml
@@ -84,6 +84,7 @@ def pretrain(
     from orchestration.stream import Stream
     from orchestration.worker import Job, pretrain_worker
 
+    _check_beginning(config, run, stores)
     faults_of(os.environ.get("CLOZE_FAULT", ""))  # a test's mistake is told before anything starts
     weights, batch = config.corpus.weights, config.pretrain.global_batch
     plan = Plan(
@@ -158,7 +159,8 @@ def pretrain(
     facts: Any = ray.get(pacer.facts.remote())
     be_patient()
     metrics.bring(run / "metrics.jsonl")
-    summary = {**summarise(config, run, stores), **facts}
+    warnings: Any = ray.get(pacer.warnings.remote())
+    summary = {**summarise(config, run, stores), **facts, **({"warnings": warnings} if warnings else {})}
     write_json(run / "summary.json", summary)
     publish(run / "summary.json")
     be_patient(0)
@@ -167,6 +169,25 @@ def pretrain(
     loss, speed = told_loss(last["loss"]), f"{last['tokens_per_second']:,.0f} tokens/s"
     update(f"{step_text(config, last['step'])}  loss {loss}  {speed}", 1.0, **last)
     return summary
+
+
+def _check_beginning(config: Config, run: Path, stores: list[Store]) -> None:
+    """Raise UserError where a run would begin at step 0 though it was saved, or has nothing left to spend."""
+    data, limit = longest(stores), limit_of(config)
+    owner = checkpoint.owner_of(config, data.manifest["tokenizer"]["fingerprint"], data.path.name)
+    _, manifest, complaints = checkpoint.newest(run, owner)
+    if manifest is not None:
+        return
+    if gone := checkpoint.lost(complaints):
+        raise UserError(
+            f"run {run.name} was saved, and none of its checkpoints can be used: {'; '.join(gone)}; restore one, or "
+            f"give another name=NAME for a new run"
+        )
+    if limit is not None and limit.share(spent_before(run, None)) >= 1:
+        raise UserError(
+            f"pretrain.budget.{limit.unit}={limit.amount:g}: spent before the first checkpoint of run {run.name}; give "
+            f"more, or save more often: checkpoints.every_steps below {config.checkpoints.every_steps}"
+        )
 
 
 def never(step: int) -> bool:

@@ -31,7 +31,8 @@ NEEDED = 2.6  # bytes on the disk for each that was saved: it writes all in piec
 def place_for(state: Path, scratch: Path | None) -> Path:
     """Where `state` is converted: a folder of its own in `scratch`; None: among this node's temporary files."""
     root = scratch or Path(tempfile.gettempdir()) / f"cloze-universal-{os.getuid()}"
-    return root / hashlib.sha256(str(state).encode()).hexdigest()[:16]
+    # By the run, not by the step: what a killed conversion left is wiped by the next one.
+    return root / hashlib.sha256(str(state.parent.parent).encode()).hexdigest()[:16]
 
 
 @contextmanager
@@ -57,10 +58,12 @@ def converted(
         if converts:
             shutil.rmtree(scratch, ignore_errors=True)
         raise RuntimeError(faults[0])
-    yield scratch / "state"
-    gather(None)  # no rank reads it any more
-    if converts:
-        shutil.rmtree(scratch)
+    try:
+        yield scratch / "state"
+        gather(None)  # no rank reads it any more
+    finally:
+        if converts:
+            shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _identity(folder: Path) -> tuple[str, int, int]:

@@ -125,7 +125,8 @@ def _outcome(summary: dict[str, Any], run: Path) -> str:
         held_out += f" (rows of {', then '.join(map(str, lengths))} tokens)"
     if "spent" in summary:  # a run that ended before spending was counted does not say
         speed += f"; {summary['steps']:,} steps, spent: {in_words(summary['spent'])}"
-    return f"{held_out}\n{speed}\nencoder {as_typed(run / 'export')}   log {as_typed(run / 'log')}"
+    told = "".join(f"\nnote: {warning}" for warning in summary.get("warnings", []))
+    return f"{held_out}\n{speed}{told}\nencoder {as_typed(run / 'export')}   log {as_typed(run / 'log')}"
 
 
 def sweep(options: argparse.Namespace) -> int:
@@ -206,7 +207,9 @@ def _next_commands(config: "Config", run: Path) -> list[str]:
     encoder = as_typed(folders[0] if folders else folder_of(config) / "export")
     cloze = "cloze" if shutil.which("cloze") else ".venv/bin/cloze"
     use = "embed" if config.head.kind == "embedding" else "predict"
-    is_table = use == "predict" and (config.task.text_pair or config.task.choices)
+    is_table = use == "predict" and (
+        config.task.text_pair or config.task.choices or config.head.kind == "answering"
+    )
     return [
         f"{cloze} {use} {as_typed(run / 'best')} FILE{'.csv' if is_table else '.txt'}",
         f"{cloze} pretrain name=mine corpus.sources=FOLDER",

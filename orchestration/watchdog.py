@@ -23,13 +23,14 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
+from data.retries import LIMIT_SECONDS
 from orchestration.beacon import Beacon
 
 logger = logging.getLogger(__name__)
 
 # Loading a model, compiling, the first step on a GPU and writing an export take their time and no beacon.
 # Stage -> the least seconds of its limit; a save may wait for uploads that storage refuses for a while.
-SLOW = {"starting": 600.0, "exporting": 600.0, "saving": 0.0}
+SLOW = {"starting": 600.0, "exporting": 600.0, "saving": 2 * LIMIT_SECONDS + 60}
 SLOW_FACTOR = 3
 GRACE_FACTOR, GRACE_SECONDS = 1.5, 5.0
 LONGEST_BEAT_SECONDS = 5.0

@@ -56,7 +56,8 @@ KNOWN = ("loss", "targets")
 # A rank whose peer died knows nothing of the cause: Ray hears of the dead one first.
 SPEAKS_LAST_SECONDS = 3
 SETTLE_SECONDS = 30  # for the save that is on its way when training ends with an error
-MOVE_SECONDS = 100  # and when the workers leave: clouds give 30 to 120 s
+MOVE_SECONDS = 100  # and when the workers must leave: clouds give 30 to 120 s
+GROW_SECONDS = 1200  # and when they would be more: nothing is urgent, and storage is tried again for 480 s
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,7 @@ def pretrain_worker(job: Job) -> None:
     )
 
     owner = checkpoint.owner_of(config, job.tokenizer["fingerprint"], job.data)
+    beacon.at("starting")  # each of the next three may take its time
     beginning = agree(run, owner, lambda text: job.pacer.warn.remote(text), job.pacer)
     shard = ray.train.get_dataset_shard("rows")  # of the stream that begins where the ranks agreed to begin
     start = beginning.step
@@ -137,7 +139,9 @@ def pretrain_worker(job: Job) -> None:
     generation: Any = ray.get(job.pacer.generation.remote())
     beacon.strike = dict(enumerate(faults_of(job.fault or ""), start=1)).get(generation)
     poison(engine.module, beacon, job.fault or "")
+    beacon.at("starting", start)
     load(engine, run, beginning)
+    beacon.at("starting")
     journal = Journal(run, start, job.epoch_of, dist.get_world_size(), job.pacer) if rank == 0 else None
     gate = Gate(pretrain.max_bad_steps, journal.write_bad if journal else lambda record: None, partial(hint, run))
     gauges = WorkerGauges(
@@ -229,9 +233,10 @@ def pretrain_worker(job: Job) -> None:
                     ray.get(job.pacer.stopped.remote(step))
                     return
                 if leaves:
-                    saver.settle(MOVE_SECONDS)  # a save that fails costs the steps since the one before, not the run
+                    # A save that fails costs the steps since the one before, not the run.
+                    is_saved = saver.settle(MOVE_SECONDS if leaving() else GROW_SECONDS)
                     ledger.finish()
-                    raise Moved(f"saved at step {step}: {why_move() or OTHERS}")
+                    raise Moved(f"{'' if is_saved else 'not '}saved at step {step}: {why_move() or OTHERS}")
                 if ledger.is_spent:
                     if journal:
                         ray.get(job.pacer.finish.remote())

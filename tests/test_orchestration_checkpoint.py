@@ -1,6 +1,7 @@
 """Checkpoints are complete or absent, of this run, and the best one stays; metrics hold no step twice."""
 
 import json
+import shutil
 import threading
 
 import pytest
@@ -159,3 +160,19 @@ def test_no_line_is_lost_between_the_thread_that_writes_and_the_one_that_carries
     done.set()
     thread.join()
     assert [line["step"] for line in metrics.read(tmp_path / "metrics.jsonl")] == list(range(500))
+
+
+def test_a_folder_that_was_renamed_or_copied_does_not_count(tmp_path):
+    made(tmp_path, 10)
+    shutil.copytree(made(tmp_path, 20), tmp_path / "checkpoints" / "step-99999999")
+    step, _, complaints = checkpoint.newest(tmp_path)
+    assert step == 20 and complaints == ["step-99999999: of another run: its manifest is of step 20"]
+    assert not checkpoint.lost(complaints)
+
+
+def test_checkpoints_that_once_counted_are_told_from_saves_that_never_did(tmp_path):
+    rewrite(made(tmp_path, 10), files={"state/a.pt": 3})
+    (tmp_path / "checkpoints" / "step-00000020").mkdir()
+    step, manifest, complaints = checkpoint.newest(tmp_path)
+    assert (step, manifest) == (0, None)
+    assert checkpoint.lost(complaints) == ["step-00000010: its manifest is not one of ours"]

@@ -26,7 +26,7 @@ def test_amazon(server, monkeypatch):
     machine, address = server
     monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", f"http://{address}/")
     drained: list[float] = []
-    thread = threading.Thread(target=spot._watch, args=(drained.append,), daemon=True)
+    thread = threading.Thread(target=spot._watch, args=(lambda ends: drained.append(ends) is None,), daemon=True)
     thread.start()
     time.sleep(0.5)
     assert thread.is_alive() and not drained and len(machine.asked) > 2
@@ -42,7 +42,7 @@ def test_google(server, monkeypatch):
     monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", f"http://{address}/nothing")
     monkeypatch.setenv("GCE_METADATA_HOST", address)
     drained: list[float] = []
-    thread = threading.Thread(target=spot._watch, args=(drained.append,), daemon=True)
+    thread = threading.Thread(target=spot._watch, args=(lambda ends: drained.append(ends) is None,), daemon=True)
     thread.start()
     time.sleep(0.3)
     assert thread.is_alive() and not drained
