@@ -45,19 +45,20 @@ def _follows(failure: BaseException) -> tuple[bool, bool]:
 
 
 def _of_rank(rank: int, failure: BaseException) -> str:
-    """The cause of one rank's failure, with the rank."""
+    """The cause of one rank's failure, with the rank; below 0: of a worker that had none yet."""
     line, text = _line_of(failure), str(failure)
+    who = "a worker, while it started" if rank < 0 else f"rank {rank}"
     if is_lost_node(failure):
-        return f"rank {rank}: its node was lost"
+        return f"{who}: its node was lost"
     if _DEAD.search(text) and not _MEMORY.search(text):
         return (
-            f"rank {rank}: its process was killed, without a word of its own; where it was no fault of the machine, "
+            f"{who}: its process was killed, without a word of its own; where it was no fault of the machine, "
             f"look for the kernel's out-of-memory killer (dmesg)"
         )
     if is_broken(failure):
         where = _WHERE.search(text)
-        return f"{where[0] if where else f'rank {rank}'}: lost its connection to another rank, which said nothing"
-    return line if line.startswith("rank ") or f"rank {rank}" in line else f"rank {rank}: {line}"
+        return f"{where[0] if where else who}: lost its connection to another rank, which said nothing"
+    return line if line.startswith("rank ") or f"rank {rank}" in line else f"{who}: {line}"
 
 
 def _line_of(error: BaseException) -> str:

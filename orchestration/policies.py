@@ -16,17 +16,18 @@ from typing import Any
 
 import ray
 from ray._private.state import state
-from ray.exceptions import GetTimeoutError
+from ray.exceptions import GetTimeoutError, RayActorError
 from ray.train.v2._internal.execution.failure_handling import FailureDecision
 from ray.train.v2._internal.execution.failure_handling.default import DefaultFailurePolicy
 from ray.train.v2._internal.execution.scaling_policy import NoopDecision, ResizeDecision
 from ray.train.v2._internal.execution.scaling_policy.elastic import ElasticScalingPolicy
 from ray.train.v2.api.config import FailureConfig, ScalingConfig
-from ray.train.v2.api.exceptions import PreemptionError, WorkerGroupError
+from ray.train.v2.api.exceptions import ControllerError, PreemptionError, WorkerGroupError
 
 from orchestration.cause import cause_of, is_lost_node
 
 ANSWER_SECONDS = 5
+STARTING = -1  # in place of a rank: of a worker that had none yet
 REFUSED_SECONDS = 900
 MOST_LOST = 20  # nodes lost in a row with no checkpoint between: more is a fault of the run
 KNOCK_SECONDS = 2
@@ -125,6 +126,9 @@ class Failures(DefaultFailurePolicy):
     def make_decision(self, training_failed_error: Any) -> FailureDecision:
         """RETRY or RAISE; the pacer hears why."""
         error = training_failed_error
+        if isinstance(error, ControllerError) and isinstance(error.controller_failure, RayActorError):
+            # A worker that dies while its group starts is to Ray the controller's fault, which it does not try again.
+            error = WorkerGroupError(str(error.controller_failure), {STARTING: error.controller_failure})
         if isinstance(error, PreemptionError):
             self._tell("a node was taken away", planned=True)
             return FailureDecision.RETRY

@@ -2,10 +2,11 @@
 
 import pytest
 import ray
+from ray.exceptions import ActorDiedError
 from ray.train import FailureConfig, ScalingConfig
 from ray.train.v2._internal.exceptions import WorkerHealthCheckFailedError
 from ray.train.v2._internal.execution.failure_handling import FailureDecision
-from ray.train.v2.api.exceptions import WorkerGroupError
+from ray.train.v2.api.exceptions import ControllerError, WorkerGroupError
 
 from orchestration.pacer import Pacer
 from orchestration.policies import OTHERS, Elastic, Failures, Moved, fitting, lost_nodes
@@ -46,6 +47,17 @@ def test_failures_in_a_row_without_a_new_checkpoint_are_counted(pacer):
     ray.get(pacer.open.remote(100))
     assert decided(policy, KILLED) is RAISE
     assert news(pacer)["restarts"] == 6
+
+
+def test_a_worker_that_dies_while_its_group_starts_is_one_of_the_failures(pacer):
+    policy = Failures(FailureConfig(max_failures=1), pacer)
+    error = ControllerError(ActorDiedError())
+    ray.get(pacer.open.remote(0))
+    assert policy.make_decision(error) is RETRY
+    ray.get(pacer.open.remote(0))
+    assert policy.make_decision(error) is RAISE
+    assert news(pacer)["lost"].startswith("a worker, while it started: its process was killed")
+    assert policy.make_decision(ControllerError(ValueError("a bug"))) is RAISE
 
 
 def test_moves_and_lost_nodes_are_no_failures(pacer):
