@@ -5,6 +5,7 @@ The store of the longest rows comes first, for it trains the tokenizer (and is t
 has); the others take the tokenizer from it. Phases of equal length share a store.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 
 from data.config import Corpus, Rows, Tokenizer
@@ -23,20 +24,26 @@ def prepare_phases(
     autoscales: bool = False,
 ) -> list[Store]:
     """The store of each phase, prepared or opened. Raises UserError as `prepare` does."""
-    stores: dict[int, Store] = {}
-    for length in sorted(set(rows.lengths), reverse=True):
-        stores[length] = prepare(
-            corpus, tokenizer, rows.of_length(length), cache, progress, run=run, autoscales=autoscales
-        )
-        tokenizer = _taken_from(stores[length], tokenizer)
-    return [stores[length] for length in rows.lengths]
+    stores = _in_turn(
+        tokenizer, rows,
+        lambda tokenizer, rows: prepare(corpus, tokenizer, rows, cache, progress, run=run, autoscales=autoscales),
+    )  # fmt: skip
+    assert stores is not None  # `prepare` makes what is not there
+    return stores
 
 
 def find_phases(corpus: Corpus, tokenizer: Tokenizer, rows: Rows, cache: Path) -> list[Store] | None:
     """The store of each phase if all were prepared; needs no Ray. Raises UserError as `prepare` does."""
+    return _in_turn(tokenizer, rows, lambda tokenizer, rows: find_prepared(corpus, tokenizer, rows, cache))
+
+
+def _in_turn(
+    tokenizer: Tokenizer, rows: Rows, get: Callable[[Tokenizer, Rows], Store | None]
+) -> list[Store] | None:
+    """What `get` has for each phase, asked once for each length, the longest first; None where it lacks one."""
     stores: dict[int, Store] = {}
     for length in sorted(set(rows.lengths), reverse=True):
-        if (store := find_prepared(corpus, tokenizer, rows.of_length(length), cache)) is None:
+        if (store := get(tokenizer, rows.of_length(length))) is None:
             return None
         stores[length] = store
         tokenizer = _taken_from(store, tokenizer)

@@ -54,10 +54,15 @@ def mirrors() -> Path:
 
 def mirror_id() -> str:
     """Which mirrors a process sees: equal for those that share them, be they of one Ray node or of two."""
-    mirrors().mkdir(parents=True, exist_ok=True)
+    return id_of(mirrors())
+
+
+def id_of(folder: Path) -> str:
+    """Equal for processes that see the same folder of a node, which is made where it is not there."""
+    folder.mkdir(parents=True, exist_ok=True)
     boot = Path("/proc/sys/kernel/random/boot_id")  # of the machine, also in its containers
     machine = boot.read_text().strip() if boot.exists() else socket.gethostname()
-    status = mirrors().stat()
+    status = folder.stat()
     return f"{machine} {status.st_dev} {status.st_ino}"
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from data.storage import fetch, is_remote, publish, shown
 from orchestration import metrics
-from orchestration.gate import Skipped
+from orchestration.steps import StepRecord
 
 FILE = "bad_steps.jsonl"
 ROWS_SHOWN = 16  # in the command of an error; the file has all
@@ -29,7 +29,7 @@ class BadSteps:
         if self.path.exists():
             self._write([line for line in metrics.read(self.path) if line["step"] < step])
 
-    def add(self, record: Skipped) -> None:
+    def add(self, record: StepRecord) -> None:
         """Of one step."""
         numbers = {"loss": finite(record.loss), "gradient_norm": finite(record.gradient_norm)}
         lines = [
@@ -46,7 +46,7 @@ class BadSteps:
         publish(self.path)
 
 
-def hint(run: Path, record: Skipped) -> str:
+def hint(run: Path, record: StepRecord) -> str:
     """How to see the rows of a bad step: the end of an error."""
     row_ids = [row for rows in record.suspects.values() for row in rows][:ROWS_SHOWN]
     recipe = "RECIPE" if is_remote(run) else shlex.quote(str(run / "config.yaml"))

@@ -21,7 +21,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -97,16 +97,9 @@ def _difference(manifest: Manifest, owner: Mapping[str, Any]) -> str | None:
     return None
 
 
-def find(run: Path, owner: Mapping[str, Any] | None = None) -> tuple[list[tuple[Path, Manifest]], list[str]]:
-    """All checkpoints that count, the newest first; and of each other folder what is wrong with it."""
-    whole, complaints = [], []
-    for folder in reversed(_folders(run)):
-        manifest = read_manifest(folder, owner)
-        if isinstance(manifest, dict):
-            whole.append((folder, manifest))
-        else:
-            complaints.append(f"{folder.name}: {manifest}")
-    return whole, complaints
+def find(run: Path, owner: Mapping[str, Any] | None = None) -> list[tuple[Path, Manifest]]:
+    """All checkpoints that count, the newest first."""
+    return [(folder, found) for folder, found in _read(run, owner) if isinstance(found, dict)]
 
 
 def newest(run: Path, owner: Mapping[str, Any] | None = None) -> tuple[int, Manifest | None, list[str]]:
@@ -115,12 +108,16 @@ def newest(run: Path, owner: Mapping[str, Any] | None = None) -> tuple[int, Mani
     Complaints name each newer folder that was passed over, and why.
     """
     complaints: list[str] = []
-    for folder in reversed(_folders(run)):
-        manifest = read_manifest(folder, owner)
-        if isinstance(manifest, dict):
-            return manifest["step"], manifest, complaints
-        complaints.append(f"{folder.name}: {manifest}")
+    for folder, found in _read(run, owner):
+        if isinstance(found, dict):
+            return found["step"], found, complaints
+        complaints.append(f"{folder.name}: {found}")
     return 0, None, complaints
+
+
+def _read(run: Path, owner: Mapping[str, Any] | None) -> Iterator[tuple[Path, Manifest | str]]:
+    """Each folder and its manifest, or what is wrong with it, the newest first; read as they are asked for."""
+    return ((folder, read_manifest(folder, owner)) for folder in reversed(_folders(run)))
 
 
 def lost(complaints: Iterable[str]) -> list[str]:
@@ -132,7 +129,7 @@ def lost(complaints: Iterable[str]) -> list[str]:
 
 def best(run: Path, owner: Mapping[str, Any] | None = None) -> Manifest | None:
     """The manifest of the one with the lowest held-out loss, of equals the newest; None where none was evaluated."""
-    return _best(manifest for _, manifest in find(run, owner)[0])
+    return _best(manifest for _, manifest in find(run, owner))
 
 
 def _best(manifests: Iterable[Manifest]) -> Manifest | None:

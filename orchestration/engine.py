@@ -75,6 +75,13 @@ class PlainEngine:
         return False
 
 
+def gathered(value: Any) -> list[Any]:
+    """The value of each rank of the process group, in their order; all ranks must call it."""
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
+
+
 class DeepSpeedEngine:
     """DeepSpeed ZeRO over the default process group (arXiv:1910.02054)."""
 
@@ -152,9 +159,7 @@ class DeepSpeedEngine:
 
     def gather(self, value: Any) -> list[Any]:
         """The value of each rank, in their order."""
-        values: list[Any] = [None] * self.world_size
-        dist.all_gather_object(values, value)
-        return values
+        return gathered(value)
 
     def forward(self, batch: Batch) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Loss sums and metric sums of one batch of this rank."""
@@ -204,7 +209,7 @@ class DeepSpeedEngine:
     def accumulate(self, accumulation: int) -> None:
         """Micro-batches of a step from now on. Call between steps."""
         engine = self.engine
-        engine.set_train_batch_size(accumulation * engine.train_micro_batch_size_per_gpu() * dist.get_world_size())
+        engine.set_train_batch_size(accumulation * engine.train_micro_batch_size_per_gpu() * self.world_size)
         engine.micro_steps = 0  # DeepSpeed updates where this is a multiple of the number
         if hasattr(engine.optimizer, "gradient_accumulation_steps"):
             engine.optimizer.gradient_accumulation_steps = accumulation

@@ -5,25 +5,11 @@ Knows neither torch nor files.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-
-class Skipped(Protocol):
-    """What it asks of a record: orchestration/steps.py has it."""
-
-    @property
-    def step(self) -> int: ...
-    @property
-    def loss(self) -> float: ...
-    @property
-    def gradient_norm(self) -> float: ...
-    @property
-    def learning_rate(self) -> float: ...
-    @property
-    def skipped(self) -> bool: ...
-    @property
-    def suspects(self) -> Mapping[int, Sequence[int]]: ...
+if TYPE_CHECKING:
+    from orchestration.steps import StepRecord
 
 
 class Gate:
@@ -36,15 +22,15 @@ class Gate:
     def __init__(
         self,
         largest: int = 1,
-        tell: Callable[[Skipped], None] = lambda record: None,
-        hint: Callable[[Skipped], str] = lambda record: "",
+        tell: Callable[["StepRecord"], None] = lambda record: None,
+        hint: Callable[["StepRecord"], str] = lambda record: "",
     ) -> None:
         """`tell` hears of each bad step, also of the one that ends training; `hint` ends its error."""
         self.largest = largest
         self.in_a_row = 0
         self._tell, self._hint = tell, hint
 
-    def judge(self, record: Skipped) -> None:
+    def judge(self, record: "StepRecord") -> None:
         """Raises FloatingPointError, on all ranks alike, at the `largest` bad step in a row."""
         if not record.skipped:
             self.in_a_row = 0

@@ -163,7 +163,7 @@ class Pacer(Agreement):
         log, self._log = self._log, []
         return {
             "line": self._latest,
-            "restarts": await self.restarts(),
+            "restarts": self._restarts,
             "workers": self._workers,
             "lost": self._lost,
             "trouble": self._trouble,

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from data.storage import fetch, forget, is_remote, mirror_id
 from orchestration import checkpoint
-from orchestration.engine import DeepSpeedEngine
+from orchestration.engine import DeepSpeedEngine, gathered
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def neighbours(run: Path) -> Neighbours:
     """
     if not is_remote(run):
         return Neighbours(dist.get_world_size(), dist.get_rank())
-    here: list[int] = [rank for rank, mirror in enumerate(_gathered(mirror_id())) if mirror == mirror_id()]
+    here: list[int] = [rank for rank, mirror in enumerate(gathered(mirror_id())) if mirror == mirror_id()]
     return Neighbours(len(here), here.index(dist.get_rank()))
 
 
@@ -110,7 +110,7 @@ def _judged(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> list[str]:
         mine: tuple[list[str], str | None] = checkpoint.damaged(folder, files), None
     except OSError as error:
         mine = [], f"rank {dist.get_rank()}: {error}"
-    told = _gathered(mine)
+    told = gathered(mine)
     if unread := [error for _, error in told if error is not None]:
         raise OSError(f"{folder.name} cannot be read: {unread[0]}")
     return sorted({fault for faults, _ in told for fault in faults})
@@ -134,10 +134,3 @@ def _of_rank_0(ask: Callable[[], Any]) -> Any:
     if isinstance(answer[0], OSError):
         raise OSError(f"checkpoints cannot be read: {answer[0]}")
     return answer[0]
-
-
-def _gathered(value: Any) -> list[Any]:
-    """Every rank's value, by rank."""
-    values: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(values, value)
-    return values

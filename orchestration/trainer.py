@@ -111,6 +111,7 @@ def pretrain(
         tokenizer=longest(stores).manifest["tokenizer"],
         data=longest(stores).path.name,
         recipe=to_yaml(config),
+        phases=phases_of(config),
         steps_per_epoch=tuple(order_of(store, weights, config.seed, batch).steps_per_epoch for store in stores),
         evaluates_before=plan.evaluates_before if all(store.held_out.num_rows for store in stores) else never,
         dump_batches=str(Path(dump_batches).absolute()) if dump_batches else None,
@@ -173,9 +174,8 @@ def pretrain(
 
 def _check_beginning(config: Config, run: Path, stores: list[Store]) -> None:
     """Raise UserError where a run would begin at step 0 though it was saved, or has nothing left to spend."""
-    data, limit = longest(stores), limit_of(config)
-    owner = checkpoint.owner_of(config, data.manifest["tokenizer"]["fingerprint"], data.path.name)
-    _, manifest, complaints = checkpoint.newest(run, owner)
+    limit = limit_of(config)
+    _, manifest, complaints = checkpoint.newest(run, _owner(config, stores))
     if manifest is not None:
         return
     if gone := checkpoint.lost(complaints):
@@ -190,6 +190,12 @@ def _check_beginning(config: Config, run: Path, stores: list[Store]) -> None:
         )
 
 
+def _owner(config: Config, stores: list[Store]) -> dict[str, Any]:
+    """What the manifests of this run's checkpoints say that they are of."""
+    store = longest(stores)
+    return checkpoint.owner_of(config, store.manifest["tokenizer"]["fingerprint"], store.path.name)
+
+
 def never(step: int) -> bool:
     """Without held-out rows nothing is evaluated."""
     return False
@@ -199,8 +205,7 @@ def summarise(config: Config, run: Path, stores: list[Store]) -> dict[str, Any]:
     """summary.json: from metrics.jsonl, which restarts do not falsify, the checkpoints, and the counts of the stores:
     where there are several, rows and held-out rows are those of the last phase."""
     store, phases, limit = stores[-1], phases_of(config), limit_of(config)
-    owner = checkpoint.owner_of(config, store.manifest["tokenizer"]["fingerprint"], longest(stores).path.name)
-    best = checkpoint.best(run, owner)
+    best = checkpoint.best(run, _owner(config, stores))
     lines = list(metrics.read(run / "metrics.jsonl"))
     steps = [line for line in lines if "loss" in line]
     evaluations = [line for line in lines if "eval_loss" in line]

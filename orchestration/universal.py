@@ -12,7 +12,6 @@ import argparse
 import hashlib
 import os
 import shutil
-import socket
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +20,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from data.storage import id_of
 
 MODEL_STATES = "mp_rank_00_model_states.pt"
 MODEL_STATES_OF_STAGE_3 = "zero_pp_rank_0_mp_rank_00_model_states.pt"
@@ -45,8 +46,7 @@ def converted(
     the values of all. `names`: of the trained parameters, by optimizer group; `stage`: that will load.
     Raises RuntimeError on all ranks alike where one of them could not convert.
     """
-    scratch.mkdir(parents=True, exist_ok=True)
-    mine, me = _identity(scratch), os.urandom(8)
+    mine, me = id_of(scratch), os.urandom(8)
     first = next(asks for asks, place in gather((me, mine)) if place == mine)
     converts, fault = first == me, None
     if converts:
@@ -64,13 +64,6 @@ def converted(
     finally:
         if converts:
             shutil.rmtree(scratch, ignore_errors=True)
-
-
-def _identity(folder: Path) -> tuple[str, int, int]:
-    """Equal for processes that see the same folder."""
-    boot, status = Path("/proc/sys/kernel/random/boot_id"), folder.stat()
-    machine = boot.read_text().strip() if boot.exists() else socket.gethostname()  # of the machine, also in containers
-    return machine, status.st_dev, status.st_ino
 
 
 def convert(state: Path, scratch: Path, names: list[list[str]], stage: int) -> None:

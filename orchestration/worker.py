@@ -41,7 +41,7 @@ from orchestration.gauges import WorkerGauges, group_peak
 from orchestration.group import leaving, worker_device
 from orchestration.journal import Journal
 from orchestration.ledger import open_ledger
-from orchestration.plan import number_of_phase, phases_of, step_plan
+from orchestration.plan import Phase, number_of_phase, step_plan
 from orchestration.policies import OTHERS, Moved
 from orchestration.resuming import agree, load
 from orchestration.saving import Saver, SavingError
@@ -73,6 +73,7 @@ class Job:
     """Fingerprint of the prepared rows."""
     recipe: str
     """The run's config.yaml, for the model card."""
+    phases: tuple[Phase, ...]
     steps_per_epoch: tuple[int, ...]
     """Of each phase."""
     evaluates_before: Callable[[int], bool]
@@ -83,13 +84,12 @@ class Job:
 
     def epoch_of(self, step: int) -> int:
         """Which epoch of its phase's rows `step` is of."""
-        phases = phases_of(self.config)
-        number = number_of_phase(phases, step)
-        return (step - phases[number].first_step) // self.steps_per_epoch[number]
+        number = number_of_phase(self.phases, step)
+        return (step - self.phases[number].first_step) // self.steps_per_epoch[number]
 
     def kind_of(self, part: Part) -> tuple[int, bool]:
         """Number of the phase, and whether it is evaluated: parts of one kind in a row go together."""
-        return number_of_phase(phases_of(self.config), part.first_step), part.evaluation
+        return number_of_phase(self.phases, part.first_step), part.evaluation
 
 
 def pretrain_worker(job: Job) -> None:
@@ -109,7 +109,7 @@ def pretrain_worker(job: Job) -> None:
     share_cores(ray.train.get_context().get_local_world_size(), device)
     precision = precision_of(pretrain.precision, device)
 
-    phases, total_steps = phases_of(config), pretrain.total_steps
+    phases, total_steps = job.phases, pretrain.total_steps
     accumulation = [step_plan(config, dist.get_world_size(), n).accumulation for n in range(len(phases))]
     fetch_weights(config)
     objective = build_objective(config.objective, config.encoder, job.tokenizer, config.seed)[0]
@@ -273,7 +273,7 @@ def pretrain_worker(job: Job) -> None:
 def card(job: Job, scores: dict[str, float], steps: int, spent: dict[str, Any]) -> dict[str, Any]:
     """Title, facts and recipe of the export's model card."""
     config = job.config
-    phases = phases_of(config)
+    phases = job.phases
     parts = [f"{steps:,}" if len(phases) == 1 else f"{phase.end_step - phase.first_step:,}" for phase in phases]
     sources = [source.path for source in config.corpus.sources]
     facts: dict[str, Any] = {

@@ -1,9 +1,10 @@
 """Ranks that save, as threads of one process: savers on a real pacer, and states that are bytes in place of engines."""
 
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from rank_threads import in_threads
 
 from orchestration import checkpoint
 from orchestration.config import Checkpoints
@@ -73,12 +74,7 @@ class Ranks:
             except Exception as error:
                 answers[rank] = error
 
-        threads = [threading.Thread(target=ask, args=(rank,)) for rank in range(len(self.savers))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-            assert not thread.is_alive(), "a rank waits for ever"
+        in_threads(len(self.savers), ask, 60)
         return answers
 
     def save(self, step: int, loss: float | None = None) -> None:
@@ -96,4 +92,4 @@ class Ranks:
 
     def steps(self) -> list[int]:
         """Of the checkpoints that count."""
-        return sorted(manifest["step"] for _, manifest in checkpoint.find(self.run, OWNER)[0])
+        return sorted(manifest["step"] for _, manifest in checkpoint.find(self.run, OWNER))

@@ -12,13 +12,13 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from held_bytes import held_bytes
 
 from data.batches import Part, micro_batches
 from model.config import Encoder
 from model.encoder import build_encoder
 from model.objectives.masked import MaskedLM
 from orchestration.engine import DeepSpeedEngine, PlainEngine
-from orchestration.holdings import held_bytes
 from orchestration.optimizer import parameter_groups
 from orchestration.steps import Batch, evaluate, train_steps
 

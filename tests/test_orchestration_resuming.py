@@ -90,14 +90,14 @@ def rank_fills_the_disk(pacer, folder: str) -> dict:
         group.train(4)
     except RuntimeError as error:
         fault = str(error)
-    kept = [manifest["step"] for _, manifest in checkpoint.find(run, OWNER)[0]]
+    kept = [manifest["step"] for _, manifest in checkpoint.find(run, OWNER)]
     dist.barrier()
     if dist.get_rank() == 0:
         ballast.unlink()
     dist.barrier()
     group.beginning = Beginning(4, None, float("inf"))
     group.train(6)
-    return {"fault": fault, "kept": kept, "after": [m["step"] for _, m in checkpoint.find(run, OWNER)[0]]}
+    return {"fault": fault, "kept": kept, "after": [m["step"] for _, m in checkpoint.find(run, OWNER)]}
 
 
 def on_a_small_disk(folder: str, address: str) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import ray
 from made_store import made_store
+from rank_threads import in_threads
 
 from data.batches import Part, decode
 from data.config import Masking
@@ -79,12 +80,7 @@ def drain(plan: Plan, start: int, world_size: int, slow_rank: int | None = None)
             if rank == 0:
                 ray.get(pacer.begin.remote(step, {}))
 
-    threads = [threading.Thread(target=consume, args=(rank,)) for rank in range(world_size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-        assert not thread.is_alive(), "the stream hangs"
+    in_threads(world_size, consume)
     assert all(steps == list(range(start, plan.steps)) for steps in order_seen)
     return trained, evaluated
 
@@ -280,12 +276,7 @@ def drain_parts(plan: Plan, start: int, world_size: int, spent_at: int | None = 
                 if spent_at is not None and part.first_step <= spent_at < part.last_step:
                     ray.get(pacer.finish.remote())
 
-    threads = [threading.Thread(target=consume, args=(rank,)) for rank in range(world_size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-        assert not thread.is_alive(), "the stream hangs"
+    in_threads(world_size, consume)
     return seen
 
 
