@@ -71,26 +71,69 @@ class Finetune(Section):
         return self
 
 
+class Budget(Section):
+    """Where a sweep ends although points are left; what it holds by then is judged. None: no limit."""
+
+    hours: Annotated[float, Field(gt=0)] | None = None
+    """Of the clock, of this sweep's runs together."""
+    trials: Size | None = None
+    """Trials that ended, those of earlier runs among them."""
+
+
 class Sweep(Section):
     """Which points are tried, on which encoders, how often."""
 
     encoders: Annotated[tuple[str, ...], Field(min_length=1)] = ("pretrained", "random")
     """"pretrained": the export of the pretraining run of this name; "random": the same shape with random weights,
     the control; anything else: a Hugging Face folder."""
+    tasks: dict[str, dict[str, Any]] = {}
+    """Several tasks, each with its name and its own keys: {sst2: {task.train: a.tsv, head.kind: classification}}; each
+    is a sweep in a folder of its own, and a table of all stands above. Empty: the one task of the config."""
     space: dict[str, Any] = {
         "finetune.mode": ["frozen", "full"],
         "finetune.learning_rate": {"frozen": [3e-3, 1e-2], "full": [1e-4, 3e-4]},
         "finetune.epochs": {"frozen": [30], "full": [3]},
     }
-    """Dotted key -> values, or -> {mode: values}. The grid of all combinations is run."""
+    """Dotted key -> values, or -> {mode: values}. Values: one, a list, or {log_uniform: [low, high]} or {uniform: [low,
+    high]}, which random and optuna draw from."""
+    search: Literal["grid", "random", "optuna"] = "grid"
+    """grid: every combination; random: `points` of them drawn by `seed`; optuna: drawn where earlier points did well
+    (TPE; optuna)."""
+    points: Size = 16
+    """random, optuna: points of each encoder and number of training examples."""
+    scheduler: Literal["none", "asha"] = "none"
+    """asha: points race on their first seed, those of one mode against each other; who falls behind is stopped (Ray
+    Tune's asynchronous successive halving, arXiv:1810.05934)."""
+    asha_reduction: Annotated[int, Field(ge=2)] = 3
+    """asha: one point in so many goes on at each rung."""
     seeds: Size = 2
     """Trials of each point, with seeds seed, seed + 1, ..."""
-    cpus_per_trial: Annotated[float, Field(gt=0)] = 1
-    """CPUs that a trial asks of Ray."""
-    gpus_per_trial: Gpus = 0
-    """GPUs that a trial asks of Ray; fractions share one."""
+    train_sizes: tuple[Size | Literal["all"], ...] = ()
+    """Learning curve: every point is trained on the first n training examples (of a shuffle by `seed`, alike for all)
+    for each n. Empty: on all of task.train_size."""
+    budget: Budget = Budget()
+    """When to end although points are left."""
+    retrain: bool = False
+    """Train the winner again on training and validation examples together, for best/."""
+    workers_per_trial: Size | dict[str, Size] = 1
+    """Processes that share a trial under DeepSpeed ZeRO (zero.stage), a number or {mode: number}; each asks for
+    cpus_per_trial and gpus_per_trial. Trials on cached features have one."""
+    cpus_per_trial: Annotated[float, Field(gt=0)] | dict[str, Annotated[float, Field(gt=0)]] = 1
+    """CPUs that a trial asks of Ray, a number or {mode: number}."""
+    gpus_per_trial: Gpus | dict[str, Gpus] = 0
+    """GPUs that a trial asks of Ray, a number or {mode: number}; fractions share one."""
+    checkpoint_seconds: Annotated[float, Field(ge=0)] = 60
+    """A trial saves where it is after the first epoch that ends so many seconds after its last save; a sweep that was
+    killed goes on there."""
     must_beat_random: bool = False
     """Exit with 1 unless the best pretrained entry beats the best random one by more than both seed deviations."""
+
+    def asked(self, mode: str) -> tuple[int, float, float]:
+        """What a trial of this mode asks for: workers, and CPUs and GPUs of each."""
+        each = self.workers_per_trial, self.cpus_per_trial, self.gpus_per_trial
+        workers, cpus, gpus = (one.get(mode, default) if isinstance(one, dict) else one
+                               for one, default in zip(each, (1, 1, 0), strict=True))  # fmt: skip
+        return int(workers), float(cpus), float(gpus)
 
     @field_validator("encoders", mode="before")
     @classmethod
