@@ -84,7 +84,7 @@ def unreadable(key: str, error: Exception) -> UserError:
 
 def of_task(remedy: str) -> str:
     """What the readers advise for a corpus, said for a task."""
-    return re.sub(r"give (format|encoding): ", r"give task.\1=", remedy)
+    return re.sub(r"give (format|encoding): ", r"give task.\1=", remedy).removesuffix("; name one of them")
 
 
 def _read(

@@ -172,7 +172,7 @@ def resolved(config: Config, tell: Callable[[str], None] = lambda note: None) ->
 
 
 def _choose_metric(config: Config) -> None:
-    """Raise UserError for a metric that does not fit, as far as the config tells: tags may turn out to mark entities."""
+    """Raise UserError for a metric that does not fit as far as the config tells: tags may turn out to mark entities."""
     scheme = config.task.scheme or "bio"
     choose_metric(config.task.metric, _kind(config), scheme, config.head.loss)
 
