@@ -119,7 +119,7 @@ def _quotas(counts: Counter[str], shares: Mapping[str, float]) -> dict[str, dict
 
 
 def _choose(order: list[_Unit], quota: Mapping[str, int], kept: Counter[str]) -> list[_Unit]:
-    """Units that fill the quota as nearly as they can; what they take is taken from `kept`, of which all stay above 0."""
+    """Units that fill the quota as nearly as they can; what they take is taken from `kept`, which stays above 0."""
     need = Counter(quota)
     chosen: dict[int, _Unit] = {}
 

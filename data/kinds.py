@@ -15,9 +15,10 @@ from data.conll import SUFFIXES as SENTENCE_SUFFIXES
 from data.conll import suffix_of
 from data.corpus import DOCSTRINGS
 from data.formats import Format, columns_in, read_records
-from data.labelled import named_by, number_of, of_task, path_of, table_format, unreadable
+from data.labelled import number_of
 from data.lines import READ_ERRORS
 from data.records import Bad, lacking
+from data.refusals import cannot_go_on, named_by, of_task, path_of, table_format, unreadable
 from data.squad import FIELDS, read_squad
 from data.words import words_of
 
@@ -78,13 +79,14 @@ def _of_table(key: str, path: str, format: Format, task: Task) -> Found:
     named = named_by("classification", {"text": text, "label": task.label})
     named += ", or give head.kind=embedding for pairs without a label"
     lacks = [name for name in (text, task.label) if not {name, name.split(".")[0]} & set(columns)]
-    if columns and lacks:
+    if format == "jsonl" and columns and lacks:  # tables say so themselves, and what may be the cause
         raise UserError(f"{of_task(str(lacking(path, lacks, columns)))}; {named}")
     labels: list[Any] = []
     tags_fit, most_tags = True, 0
     try:
         for record in read_records(path, format, (text, task.label), task.encoding):
             if isinstance(record, Bad):
+                cannot_go_on(record)
                 continue  # reading the examples will say so
             label = _parsed(record.values[1])
             if label is None or label != label or label == "":
