@@ -141,7 +141,8 @@ def test_copies_are_told_by_all_texts_whatever_case_and_white_space() -> None:
     assert copies_across(keys, {"train": first, "validation": second, "test": second}) == [
         "task.validation=b.csv: 1 of 2 examples (50.0%) stand in task.train too, case and white space aside; they tell "
         "little",
-        "task.test=c.csv: 1 of 2 examples (50.0%) stand in task.train too, case and white space aside; they tell little",
+        "task.test=c.csv: 1 of 2 examples (50.0%) stand in task.train too, case and white space aside; they tell "
+        "little",
         "task.test=c.csv: 2 of 2 examples (100.0%) stand in task.validation too, case and white space aside; they tell "
         "little",
     ]

@@ -109,17 +109,18 @@ def test_a_file_that_breaks_off_cannot_be_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.shared
-def test_quotes_of_every_sort_are_read_as_the_corpus_is(shared: Path) -> None:
+def test_quotes_of_every_sort(shared: Path) -> None:
     """csv-spectrum's tables, their first column as the text and the last as the label."""
     read_tables = 0
     for path in sorted((shared / "bad_csv_spectrum" / "csvs").glob("*.csv")):
         rows = json.loads((shared / "bad_csv_spectrum" / "json" / f"{path.stem}.json").read_text(encoding="utf-8"))
         rows = rows if isinstance(rows, list) else [rows]
         first, *_, last = rows[0]
-        if any(not row[first].strip() or not row[last].strip() for row in rows):
+        is_other = path.stem == "location_coordinates"  # its JSON has another telephone number than its CSV
+        if is_other or any(not row[first].strip() or not row[last].strip() for row in rows):
             continue
         examples = read(path, text=first, label=last)
-        assert examples.texts == [row[first].replace("\r\n", "\n").strip() for row in rows]
-        assert examples.targets == [row[last].replace("\r\n", "\n").strip() for row in rows]
+        assert examples.texts == [row[first].strip() for row in rows]
+        assert examples.targets == [row[last].strip() for row in rows]
         read_tables += 1
     assert read_tables >= 7
