@@ -19,6 +19,7 @@ from torch import Tensor
 from data.decoding import decode
 from data.examples import Encoded, Examples
 from model.config import Head
+from model.counting import RowCounter
 from model.freezing import learning_rate_scales
 from model.heads.building import build_head
 from model.heads.contract import HeadModule
@@ -59,6 +60,11 @@ class Part:
     right: np.ndarray | None = None
     """(N,) int64: of the passages, the right one of each example."""
 
+    def take(self, numbers: np.ndarray) -> "Part":
+        """Some of the examples, in the order given; what is searched stays whole."""
+        right = None if self.right is None else self.right[numbers]
+        return Part(self.examples.take([int(n) for n in numbers]), self.encoded.take(numbers), self.passages, right)
+
 
 def epoch_order(units: int, seed: int, epoch: int) -> np.ndarray:
     """The permutation in which epoch `epoch` (0-based) reads the training units."""
@@ -88,8 +94,8 @@ def run_trial(
     """Train one point with one seed; `report` is called with every epoch's record.
 
     Returns the outcome (status "done" or "nan", score and best_epoch of the best epoch by validation, epochs: the
-    records, seconds of training and validation, trained_parameters, total_parameters, error) and the trained weights
-    of that epoch by name.
+    records, seconds of training and validation, encoder_rows: rows that the encoder read, trained_parameters,
+    total_parameters, error) and the trained weights of that epoch by name.
     A frozen trial may get features in place of tokens: the encoder then is not run.
     """
     epochs: list[dict[str, Any]] = []
@@ -97,6 +103,7 @@ def run_trial(
     top, best_epoch, error = None, None, None
     with torch.random.fork_rng(devices=list(range(torch.cuda.device_count())) if device != "cpu" else []):
         module = make_head(settings, head, goal, encoder, seed)
+        counter = RowCounter(module)
         started = time.monotonic()  # loading, and the imports of a process's first trial (6 s), are not training
         torch.manual_seed(seed)  # dropout
         scales = learning_rate_scales(module, settings.layerwise_lr_decay) if settings.layerwise_lr_decay < 1 else None
@@ -118,6 +125,7 @@ def run_trial(
         "best_epoch": best_epoch,
         "epochs": epochs,
         "seconds": round(time.monotonic() - started, 3),
+        "encoder_rows": counter.rows,
         **{f"{name}_parameters": count for name, count in module.parameter_counts.items()},
         "error": error,
     }
