@@ -11,7 +11,7 @@ import yaml
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from data.config import Corpus, Masking, Rows, Section, Task, Tokenizer, form_of
-from model.config import Encoder, Head, Objective
+from model.config import AskedHead, Encoder, Objective
 from tuning.config import Finetune, Gpus, Sweep
 
 Size = Annotated[int, Field(ge=1)]
@@ -210,7 +210,7 @@ class Config(Section):
     checkpoints: Checkpoints = Checkpoints()
     cluster: Cluster = Cluster()
     task: Task = Task()
-    head: Head = Head()
+    head: AskedHead = AskedHead()
     finetune: Finetune = Finetune()
     sweep: Sweep = Sweep()
 
