@@ -216,13 +216,18 @@ def read_leaderboard(run: Path) -> list[Entry] | None:
 
 def write_leaderboard(entries: list[Entry], run: Path) -> None:
     """Write leaderboard.json and leaderboard.csv under `run`, each whole or not at all."""
-    write_text(run / "leaderboard.json", json.dumps(entries, indent=2, allow_nan=False) + "\n")
+    write_rows(entries, COLUMNS, run / "leaderboard")
+
+
+def write_rows(rows: Sequence[Entry], columns: Sequence[str], stem: Path) -> None:
+    """Write rows to stem.json and stem.csv; lists and dicts stand in the CSV as JSON."""
+    write_text(stem.with_suffix(".json"), json.dumps(rows, indent=2, allow_nan=False) + "\n")
     text = io.StringIO()
-    table: csv.DictWriter[str] = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    table: csv.DictWriter[str] = csv.DictWriter(text, columns, lineterminator="\n")
     table.writeheader()
-    for entry in entries:
-        table.writerow({k: json.dumps(v) if isinstance(v, dict | list) else v for k, v in entry.items()})
-    write_text(run / "leaderboard.csv", text.getvalue())
+    for row in rows:
+        table.writerow({k: json.dumps(v) if isinstance(v, dict | list) else v for k, v in row.items()})
+    write_text(stem.with_suffix(".csv"), text.getvalue())
 
 
 def write_text(path: Path, text: str) -> None:
