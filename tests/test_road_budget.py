@@ -133,6 +133,7 @@ def test_a_token_budget_killed_and_resumed_is_the_undisturbed_run_and_a_raised_o
     raised = [line for line in lines(run) if "loss" in line]
     trained = [line for line in whole if "loss" in line]
     assert raised[: len(trained)] == trained and len(raised) > len(trained)
+    assert lines(run)[: len(whole)] == whole, "with the evaluation that was the last one"
     share = spent / 14000  # the rate follows the new budget: the share that is spent is smaller again
     assert raised[len(trained)]["learning_rate"] == pytest.approx(5e-3 * (1 - share) / 0.94)
     assert summary_of(run)["spent"]["tokens"] >= 14000
