@@ -1,4 +1,4 @@
-"""What the epochs of a trial brought so far: their records, the best of them, its weights, the time they took.
+"""What the epochs of a trial brought so far: their records, the best of them, its weights, what they cost.
 
 In: a record and a module after each epoch. Out: plain values and tensors, to be kept and read again. Knows no files.
 """
@@ -24,6 +24,8 @@ class Course:
     weights: dict[str, Tensor] = field(default_factory=dict)
     """Trained weights of the best epoch."""
     seconds: float = 0.0
+    encoder_rows: int = 0
+    """Rows that the encoder read."""
 
     def add(self, record: dict[str, Any], module: HeadModule | None) -> None:
         """Another epoch, after which `module` has its weights (None: another rank keeps them).

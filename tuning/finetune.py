@@ -21,6 +21,7 @@ from torch import Tensor
 from data.decoding import decode
 from data.examples import IGNORED, Encoded, Examples
 from model.config import Head
+from model.counting import RowCounter
 from model.heads.building import build_head
 from model.heads.contract import HeadModule
 from orchestration.feed import seed_dropout
@@ -64,9 +65,9 @@ class Part:
     """(N,) int64: of the passages, the right one of each example."""
 
     def take(self, numbers: np.ndarray) -> "Part":
-        """Some of the examples, by number, ascending; what is searched stays whole."""
+        """Some of the examples, in the order given; what is searched stays whole."""
         right = None if self.right is None else self.right[numbers]
-        return Part(self.examples.take(numbers.tolist()), self.encoded.take(numbers), self.passages, right)
+        return Part(self.examples.take([int(n) for n in numbers]), self.encoded.take(numbers), self.passages, right)
 
 
 def counted(goal: Goal, train: Examples) -> Goal:
@@ -133,10 +134,10 @@ def train_trial(
     """Train one point with one seed on this rank, epoch by epoch.
 
     Yields each epoch's record ({"epoch" from 1, "train_loss", "loss", "score"}) together with what the trial has cost
-    so far ("seconds", "trained_parameters", "total_parameters"); epochs before those that `halfway` has are trained no
-    more, only told. Returns the outcome (status "done" or "nan", score and best_epoch of the best epoch by validation,
-    epochs: the records, seconds of training and validation, the numbers of parameters, error, log: what else to say)
-    and the trained weights of that epoch by name (on rank 0).
+    so far ("seconds", "encoder_rows", "trained_parameters", "total_parameters"); epochs that `halfway` has are told, not
+    trained again. Returns the outcome (status "done" or "nan", score and best_epoch of the best epoch by validation,
+    epochs: the records, seconds of training and validation, encoder_rows: rows that the encoder read, the numbers of
+    parameters, error, log: what else to say) and the trained weights of that epoch by name (on rank 0).
     A frozen trial may get features in place of tokens: the encoder then is not run. `last_epoch`: where to end, with
     the learning rates of settings.epochs; without `validation` the last epoch's weights are returned, unscored.
     """
@@ -144,22 +145,30 @@ def train_trial(
         module = make_head(settings, head, goal, encoder, seed)
         began = time.monotonic()  # loading, and the imports of a process's first trial (6 s), are not training
         engine, judge = make_engine(module, settings, device)
+        counters = [RowCounter(one) for one in dict.fromkeys((module, judge))]
         saved = halfway.load() if halfway else None
         course = Course(goal.metric, **(saved["course"] if saved else {}))
         if saved:
             engine.restore(saved["engine"])
-        began -= course.seconds
+        began, rows = began - course.seconds, course.encoder_rows
         counts = {f"{name}_parameters": count for name, count in module.parameter_counts.items()}
+
+        def cost() -> dict[str, Any]:
+            course.seconds = round(time.monotonic() - began, 3)
+            course.encoder_rows = rows + sum(engine.gather(sum(counter.rows for counter in counters)))
+            return {"seconds": course.seconds, "encoder_rows": course.encoder_rows, **counts}
+
+        so_far = cost()
         for record in course.epochs:
-            yield {**record, "seconds": course.seconds, **counts}
+            yield {**record, **so_far}
         epochs, error = range(len(course.epochs), last_epoch or settings.epochs), None
         try:
             for record in _epochs(engine, judge, settings, goal, train, validation, seed, epochs):
                 course.add(record, judge if engine.rank == 0 else None)
-                course.seconds = round(time.monotonic() - began, 3)
+                so_far = cost()
                 if halfway and halfway.is_due():
                     halfway.save({"epoch": record["epoch"], "course": course.state(), "engine": engine.state()})
-                yield {**record, "seconds": course.seconds, **counts}
+                yield {**record, **so_far}
         except FloatingPointError as fault:
             error = str(fault)
             course.forget()
@@ -170,8 +179,7 @@ def train_trial(
         "score": course.score,
         "best_epoch": course.best_epoch,
         "epochs": course.epochs,
-        "seconds": round(time.monotonic() - began, 3),
-        **counts,
+        **cost(),
         "error": error,
         "log": halfway.log if halfway else [],
     }
