@@ -48,10 +48,10 @@ def draw(
         warnings.simplefilter("ignore")  # glyphs that matplotlib's font lacks: the page's font draws them
         figure = Figure(figsize=(WIDTH, height), layout="constrained")
         rows = math.ceil(panels / columns)
-        axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flat
-        for unused in list(axes)[panels:]:
+        axes = list(figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flat)
+        for unused in axes[panels:]:
             unused.remove()
-        plot(*list(axes)[:panels])
+        plot(*axes[:panels])
         file = io.StringIO()
         empty = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         figure.savefig(file, format="svg", transparent=True, metadata=empty)

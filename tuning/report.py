@@ -23,7 +23,7 @@ from tuning.page import Link, facts, figure, folded, heading, page, paragraph, t
 from tuning.recommendation import recommendation
 from tuning.table import Row, grid, make_rows, read_suite
 from tuning.winner_section import winner_section
-from tuning.wording import names_of, short, size_text, with_interval
+from tuning.wording import names_of, short, size_text, time_text, with_interval
 
 SUFFIX = "-sweep"
 # Keys of the space that have a column of their own.
@@ -140,7 +140,7 @@ COLUMNS: dict[str, Callable[[Entry], str]] = {
         e["difference_mean"], e["difference_ci95"], "+"),
     "test": lambda e: "" if e["test_score"] is None else f"{e['test_score']:.3f}",
     "seeds": lambda e: str(e["seeds"]),
-    "worker time": lambda e: duration(e["worker_seconds"]),
+    "worker time": lambda e: time_text(e["worker_seconds"]),
     "trained parameters": lambda e: "–" if e["trained_parameters"] is None else f"{e['trained_parameters']:,}",
     "status": lambda e: _status(e),
 }  # fmt: skip
@@ -161,8 +161,8 @@ def _leaderboard(entries: Sequence[Entry]) -> list[str]:
     others = [entry for entry in entries if entry["train_size"] != board[0]["train_size"]]
     size = size_text(board[0]["train_size"]) if others else ""
     note = (
-        "Means over seeds ± 95 % interval. Recommended is the cheapest of those that cannot be told apart from the best: "
-        "the interval of their differences on the same seeds holds 0, and of two seeds not both are behind."
+        "Means over seeds ± 95 % interval. Recommended is the cheapest of those that cannot be told apart from the "
+        "best: the interval of their differences on the same seeds holds 0, and of two seeds not both are behind."
     )
     few = [*shown[:SHOWN_ENTRIES], *(entry for entry in rest if entry["status"] != "done" or entry["recommended"])]
     return [

@@ -9,6 +9,7 @@ from typing import Any
 from tuning.drawing import INK, MUTED, SERIES, draw
 
 LONGEST_NAME = 18  # characters of a label beside the matrix
+WIDTH, MIDDLE = 0.96, 0.48  # of a cell, with a gap behind it
 DARKEST = 0.62  # of the colour: ink on it can still be read
 
 
@@ -21,19 +22,22 @@ def confusion_matrix(confusion: Mapping[str, Any]) -> str:
 
     def plot(axes: Any) -> None:
         axes.grid(False)
-        for row, of_label in enumerate(counts):
-            for column, count in enumerate(of_label):
-                if count:
-                    share = count / sum(of_label)
-                    colour = SERIES[0] if row == column else SERIES[1]
-                    axes.bar(column + 0.48, 0.96, 0.96, row, color=colour, alpha=DARKEST * share, linewidth=0)
-                    axes.text(column + 0.48, row + 0.48, f"{count:,}", ha="center", va="center", color=INK,
-                              fontsize=9 if number <= 12 else 7)  # fmt: skip
+        cells = [(row, column) for row in range(number) for column in range(number) if counts[row][column]]
+        shades = [
+            f"{SERIES[row != column]}{round(255 * DARKEST * counts[row][column] / sum(counts[row])):02x}"
+            for row, column in cells
+        ]
+        rows, columns = [row for row, _ in cells], [column + MIDDLE for _, column in cells]
+        axes.bar(columns, [WIDTH] * len(cells), WIDTH, rows, color=shades, linewidth=0)
+        for row, column in cells:
+            text = axes.text(column + MIDDLE, row + MIDDLE, f"{counts[row][column]:,}", ha="center", va="center",
+                             color=INK, fontsize=9 if number <= 12 else 7)  # fmt: skip
+            text.set_in_layout(False)  # 400 texts would be measured several times
         axes.set(xlim=(0, number), ylim=(number, 0), aspect="equal", xlabel="predicted", ylabel="right", anchor="W")
         slanted = number > 6 or max(map(len, names)) > 8
-        axes.set_xticks([i + 0.48 for i in range(number)], names, rotation=45 if slanted else 0,
+        axes.set_xticks([i + MIDDLE for i in range(number)], names, rotation=45 if slanted else 0,
                         ha="right" if slanted else "center", rotation_mode="anchor")  # fmt: skip
-        axes.set_yticks([i + 0.48 for i in range(number)], names)
+        axes.set_yticks([i + MIDDLE for i in range(number)], names)
         axes.tick_params(labelsize=9 if number <= 12 else 8)
         axes.spines["bottom"].set_visible(False)
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 
+from orchestration.progress import duration
+
 # Names of folders that say nothing of what lies in them.
 EMPTY_NAMES = ("model", "export", "best", "encoder")
 
@@ -27,6 +29,15 @@ def with_interval(mean: float | None, half: float | None, sign: str = "") -> str
     if mean is None:
         return "–"
     return f"{mean:{sign}.3f}" + ("" if half is None else f" ± {half:.3f}")
+
+
+def time_text(seconds: float) -> str:
+    """What a trial took; heads on cached features take fractions of a second.
+
+    >>> [time_text(s) for s in (0.42, 12.3, 185)]
+    ['0.4 s', '12 s', '3 min 05 s']
+    """
+    return f"{seconds:.1f} s" if seconds < 10 else duration(seconds)
 
 
 def size_text(size: int | None) -> str:
