@@ -6,6 +6,7 @@ one UserError in one line. What several files of a task must have in common is d
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,8 @@ from data.config import Task, UserError
 from data.conll import SUFFIXES as SENTENCE_SUFFIXES
 from data.conll import read_conll, suffix_of
 from data.examples import Example, Examples, Read
-from data.formats import COMPRESSED, SUFFIXES, format_of, read_records
-from data.lines import READ_ERRORS, clean
+from data.formats import COMPRESSED, SUFFIXES, Format, format_of, read_records
+from data.lines import READ_ERRORS, clean, is_text_encoding
 from data.records import Bad
 from data.squad import answered, read_squad
 from data.words import words_of
@@ -25,20 +26,25 @@ SECOND = {"answering": "context", "embedding": "passage"}  # the column of the s
 
 
 def read_examples(
-    key: str, file: str, task: Task, kind: str, loss: str, passages: Mapping[str, str] | None = None
+    key: str,
+    file: str,
+    task: Task,
+    kind: str,
+    loss: str,
+    passages: Mapping[str, str] | None = None,
+    grouped: bool = False,
 ) -> Examples:
     """Examples of one file; `key` begins the message of what is wrong. Raises UserError.
 
-    `loss` is an embedding's; `passages` its texts by id, where task.passages gives them.
+    `loss` is an embedding's; `passages` its texts by id, where task.passages gives them. `grouped`: with the values of
+    task.group.
     """
-    path = Path(file).expanduser()
-    if not path.is_file():
-        raise UserError(f"{key}: no such file; correct the path")
+    path = path_of(key, file, task)
     examples: list[tuple[str, Example]] = []
     faults: list[str] = []
     num_blank = 0
     try:
-        for place, found in _read(key, file, str(path), task, kind, loss, passages):
+        for place, found in _read(key, file, path, task, kind, loss, passages, task.group if grouped else None):
             if isinstance(found, str):
                 faults.append(f"{place}: {found}" if place else found)
             elif found is None:
@@ -46,9 +52,12 @@ def read_examples(
             else:
                 examples.append((place, found))
     except READ_ERRORS as error:
-        raise UserError(f"{key}: cannot be read: {' '.join(str(error).split())[:160]}; repair the file") from None
+        raise unreadable(key, error) from None
     if faults:
-        raise UserError(f"{key}: {len(faults)} examples cannot be used, first {faults[0]}; repair or remove them")
+        remedy = "repair or remove them"
+        if any("not valid text" in fault or fault.endswith(": encoding") for fault in faults):
+            remedy += f", or give task.encoding=NAME of theirs (it is {task.encoding})"
+        raise UserError(f"{key}: {len(faults)} examples cannot be used, first {faults[0]}; {remedy}")
     if not examples:
         blank = f" ({num_blank} with a blank text)" if num_blank else ""
         raise UserError(f"{key}: holds no examples{blank}; give a file with {_WANTED.get(kind, 'texts and labels')}")
@@ -58,40 +67,88 @@ def read_examples(
 _WANTED = {"tagging": "words and tags", "answering": "questions, contexts and answers", "embedding": "pairs of texts"}
 
 
+def path_of(key: str, file: str, task: Task) -> str:
+    """Where a file lies. Raises UserError for one that is not there, or in no encoding."""
+    if not is_text_encoding(task.encoding):
+        raise UserError(f"task.encoding={task.encoding}: no text encoding; give one such as utf-8 or cp1252")
+    path = Path(file).expanduser()
+    if not path.is_file():
+        raise UserError(f"{key}: no such file; correct the path")
+    return str(path)
+
+
+def unreadable(key: str, error: Exception) -> UserError:
+    """The mistake of a file that is cut, damaged or in another encoding."""
+    return UserError(f"{key}: cannot be read: {of_task(' '.join(str(error).split())[:160])}; repair the file")
+
+
+def of_task(remedy: str) -> str:
+    """What the readers advise for a corpus, said for a task."""
+    return re.sub(r"give (format|encoding): ", r"give task.\1=", remedy)
+
+
 def _read(
-    key: str, file: str, path: str, task: Task, kind: str, loss: str, passages: Mapping[str, str] | None
+    key: str,
+    file: str,
+    path: str,
+    task: Task,
+    kind: str,
+    loss: str,
+    passages: Mapping[str, str] | None,
+    group: str | None,
 ) -> Iterator[Read]:
     """Examples, or what is wrong with them, by the file's form."""
-    if kind == "tagging" and suffix_of(path) in SENTENCE_SUFFIXES:
-        yield from read_conll(file, path, task.label)
-        return
-    if kind == "answering" and suffix_of(path) == ".json" and (found := read_squad(file, path)) is not None:
+    sentences = task.format == "conll" or (task.format is None and suffix_of(path) in SENTENCE_SUFFIXES)
+    found = read_conll(file, path, task.label, task.encoding) if kind == "tagging" and sentences else None
+    if kind == "answering" and task.format is None and suffix_of(path) == ".json":
+        found = read_squad(file, path, task.encoding)
+    if found is not None:
+        if group is not None:
+            raise UserError(f"task.group={group}: {key} has no columns; leave it out")
         yield from found
         return
-    format = format_of(path)
-    if format is None or format == "text":
-        known = [suffix for suffix, name in SUFFIXES.items() if name != "text"]
-        known += SENTENCE_SUFFIXES if kind == "tagging" else []
-        raise UserError(f"{key}: its suffix tells no format; give one of {' '.join(known)}, also with "
-                        f"{' '.join(COMPRESSED)}")  # fmt: skip
+    format = table_format(key, path, task, SENTENCE_SUFFIXES if kind == "tagging" else ())
     columns = columns_of(task, kind, loss)
-    fields = tuple(dict.fromkeys(columns.values()))
+    fields = tuple(dict.fromkeys([*columns.values(), *([] if group is None else [group])]))
     try:
-        for record in read_records(path, format, fields):
+        for record in read_records(path, format, fields, task.encoding):
             if isinstance(record, Bad):
                 yield "", str(record)
                 continue
             values = dict(zip(fields, record.values, strict=True))
             try:
                 of = {name: values[column] for name, column in columns.items()}
-                found = _example(kind, loss if kind == "embedding" else kind, of, columns, passages)
+                example = _example(kind, loss if kind == "embedding" else kind, of, columns, passages)
+                if isinstance(example, Example) and group is not None:
+                    example = example._replace(group=_label(values[group], group))
             except ValueError as error:
-                found = str(error)
-            yield f"{file}:{record.line}", found
+                example = str(error)
+            yield f"{file}:{record.line}", example
     except UserError as error:
-        named = ", ".join(f"task.{name.split('[')[0]}=COLUMN" for name in columns if "[" not in name)
-        named += ", task.choices=[COLUMN,...]" if kind == "multiple_choice" else ""
-        raise UserError(f"{error}; name them with {named}") from None
+        raise UserError(f"{of_task(str(error))}; {named_by(kind, columns, group)}") from None
+
+
+def table_format(key: str, path: str, task: Task, others: Sequence[str] = ()) -> Format:
+    """The format of a file of columns. Raises UserError where neither task.format nor its suffix tells one.
+
+    `others`: suffixes that would do too.
+    """
+    format = task.format if task.format not in (None, "conll") else format_of(path)
+    if format is None or format == "text" or task.format == "conll":
+        known = [*(suffix for suffix, name in SUFFIXES.items() if name != "text"), *others]
+        what = "task.format=conll is for kind tagging" if task.format == "conll" else "its suffix tells no format"
+        raise UserError(f"{key}: {what}; give one of {' '.join(known)}, also with {' '.join(COMPRESSED)}, or "
+                        f"task.format=FORMAT")  # fmt: skip
+    return format  # pyright: ignore[reportReturnType]
+
+
+def named_by(kind: str, columns: Mapping[str, str], group: str | None = None) -> str:
+    """How a user names the columns of a file."""
+    names = [f"task.{name}=COLUMN" for name in columns if "[" not in name]
+    names += ["task.choices=[COLUMN,...]"] if any("[" in name for name in columns) else []
+    names += ["task.group=COLUMN"] if group is not None else []
+    has_pair = kind not in ("classification", "regression") or "text_pair" in columns
+    return f"name them with {', '.join(names)}{'' if has_pair else ' (a second text with task.text_pair=COLUMN)'}"
 
 
 def columns_of(task: Task, kind: str, loss: str = "in_batch") -> dict[str, str]:
@@ -156,7 +213,7 @@ def _text(value: Any, column: str) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{column} is {type(value).__name__}, not text")
     if clean(value) is None:
-        raise ValueError(f"{column} is not valid UTF-8")
+        raise ValueError(f"{column} is not valid text")
     return value.strip()
 
 
@@ -167,7 +224,7 @@ def _label(value: Any, column: str) -> str:
     if value is None or value != value or not str(value).strip():
         raise ValueError(f"no {column}")
     if clean(str(value)) is None:
-        raise ValueError(f"{column} is not valid UTF-8")
+        raise ValueError(f"{column} is not valid text")
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value).strip()
 
 
@@ -184,7 +241,7 @@ def _labels(value: Any, column: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_label(part, column) for part in parts if part is not None and str(part).strip()))
 
 
-def _number(value: Any, column: str) -> float:
+def number_of(value: Any, column: str) -> float:
     try:
         number = float(value) if isinstance(value, str | int | float) and "_" not in str(value) else math.nan
     except ValueError:
@@ -206,7 +263,7 @@ def _choice(value: Any, column: str, num_choices: int) -> int:
 
 
 _TARGETS = {
-    "classification": _label, "multi_label": _labels, "regression": _number, "softmax": _label, "cosine": _number,
+    "classification": _label, "multi_label": _labels, "regression": number_of, "softmax": _label, "cosine": number_of,
 }  # fmt: skip
 
 
@@ -219,7 +276,7 @@ def _tagged(value: Any, tags: Any, columns: Mapping[str, str]) -> Example | None
         text = _text(value, columns["text"])
         words = words_of(text)
     if clean(text) is None:
-        raise ValueError(f"{columns['text']} is not valid UTF-8")
+        raise ValueError(f"{columns['text']} is not valid text")
     of = tags.split() if isinstance(tags, str) else [] if tags is None else tags
     if not isinstance(of, Sequence):
         raise ValueError(f"{columns['label']} is {type(tags).__name__}, not a list of tags nor tags between spaces")

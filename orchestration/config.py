@@ -11,7 +11,7 @@ import yaml
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from data.config import Corpus, Masking, Rows, Section, Task, Tokenizer, form_of
-from model.config import Encoder, Head, Objective
+from model.config import AskedHead, Encoder, Objective
 from tuning.config import Finetune, Gpus, Sweep
 
 Size = Annotated[int, Field(ge=1)]
@@ -23,13 +23,13 @@ UNITS = ("tokens", "hours", "money")
 
 
 class Budget(Section):
-    """What a run may spend, in one of three units. The learning rate follows the share that is spent; of a budget that
-    is raised for a run that has begun, the share of the new one."""
+    """What a run may spend, in one of three units. The learning rate follows the share that is spent of what the first
+    step finds; of a budget that is raised for a run that has begun, the share of the new one."""
 
     tokens: Annotated[float, Field(gt=0)] | None = None
     """Tokens trained on that are not padding; steps that a fault made the run repeat count once."""
     hours: Annotated[float, Field(gt=0)] | None = None
-    """Hours that the worker group existed: repeated steps, evaluations and saves count."""
+    """Hours that the worker group existed: loading, repeated steps, evaluations and saves count."""
     money: Annotated[float, Field(gt=0)] | None = None
     """Worker-hours x cluster.price_per_worker_hour."""
 
@@ -210,7 +210,7 @@ class Config(Section):
     checkpoints: Checkpoints = Checkpoints()
     cluster: Cluster = Cluster()
     task: Task = Task()
-    head: Head = Head()
+    head: AskedHead = AskedHead()
     finetune: Finetune = Finetune()
     sweep: Sweep = Sweep()
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
 SMALL = [
     "corpus.sources=corpus.txt", "tokenizer.vocab_size=150", "rows.length=32", "rows.packing=document",
@@ -79,12 +80,16 @@ def nodes() -> Iterator[Nodes]:
 
     folder = tempfile.mkdtemp(prefix="cz-", dir="/tmp")  # short: sockets lie in it
     head = {"num_cpus": 2, "include_dashboard": False, "object_store_memory": 150_000_000, "temp_dir": folder}
-    cluster = Cluster(initialize_head=True, head_node_args=head)
-    try:
-        yield Nodes(cluster)
-    finally:
-        cluster.shutdown()
-        shutil.rmtree(folder, ignore_errors=True)
+    # Cluster writes its address into the default folder whatever `temp_dir` says, and makes none.
+    (Path(folder) / "ray").mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_TMPDIR", folder)
+        cluster = Cluster(initialize_head=True, head_node_args=head)
+        try:
+            yield Nodes(cluster)
+        finally:
+            cluster.shutdown()
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 class Driver:

@@ -32,6 +32,7 @@ from tuning.inputs import (
     nodes_of_ray,
     random_encoder,
     read_part,
+    resolved,
     task_fingerprint,
 )
 from tuning.leaderboard import Entry, best_trial, make_entries, write_leaderboard
@@ -51,15 +52,16 @@ def check(config: Config, nodes: Sequence[Node]) -> tuple[str, ...]:
 
     `nodes`: what the cluster offers. The built-in task is not read: that takes a minute.
     """
+    notes: list[str] = []
+    config = resolved(config, notes.append)
     points(config)
     check_resources(config, nodes)
-    notes: tuple[str, ...] = ()
     if config.task.train != DOCSTRINGS or config.head.kind != "classification":
         task = load_task(config, cache_of(config), lambda text, fraction: None)
         goal_of(config, task)
-        notes = task.notes
+        notes += task.notes
     find_encoders(config)
-    return notes
+    return tuple(notes)
 
 
 def sweep(
@@ -78,6 +80,7 @@ def sweep(
     """
     import ray
 
+    config = resolved(config, tell)
     run = run.absolute()  # not resolved: the mirror of a bucket is known by its path
     for name in ("trials", "leaderboard.json", "best"):
         fetch(run / name)

@@ -25,7 +25,7 @@ class Trial:
     """One seed of one point on one encoder."""
 
     id: str
-    """<encoder>-<point>-s<seed>: a folder's name, short however many keys the space has."""
+    """<encoder>-<point>[-n<train_size>]-s<seed>: a folder's name, short however many keys the space has."""
     encoder: str
     """As the sweep names it: "pretrained", "random" or a folder."""
     folder: str
@@ -41,10 +41,14 @@ class Trial:
     metric: str
     inputs: str
     """Fingerprint of the encoder's weights and of the task: a result of other inputs does not count."""
+    train_size: int | None = None
+    """Training examples, the first so many of the sweep's shuffle; None: all."""
+    workers: int = 1
+    """Processes that share it."""
 
     @property
     def reading(self) -> tuple[Any, ...]:
-        """What decides its tokens: trials that agree in it share them."""
+        """What decides its tokens, which are made of all training examples: trials that agree in it share them."""
         settings = self.finetune["length"], self.finetune["stride"]
         return (self.encoder, *settings, self.head["query_prefix"], self.head["passage_prefix"])
 
