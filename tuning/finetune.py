@@ -87,12 +87,14 @@ def epoch_order(units: int, seed: int, epoch: int) -> np.ndarray:
     return np.random.default_rng((seed, epoch)).permutation(units)
 
 
-def make_head(settings: Finetune, head: Head, goal: Goal, encoder: Path | str, seed: int) -> HeadModule:
-    """The module that a trial trains, new. Raises ValueError as build_head does."""
+def make_head(
+    settings: Finetune, head: Head, goal: Goal, encoder: Path | str, seed: int, cached: bool = False
+) -> HeadModule:
+    """The module that a trial trains, new; `cached`: for features. Raises ValueError as build_head does."""
     return build_head(
         encoder, head, goal.labels, mode=settings.mode, top_k=settings.top_k, lora_rank=settings.lora_rank,
         lora_alpha=settings.lora_alpha, seed=seed, label_counts=goal.label_counts,
-        num_choices=goal.num_choices, target_mean=goal.target_mean,
+        num_choices=goal.num_choices, target_mean=goal.target_mean, cached=cached,
     )  # fmt: skip
 
 
@@ -142,7 +144,7 @@ def train_trial(
     the learning rates of settings.epochs; without `validation` the last epoch's weights are returned, unscored.
     """
     with torch.random.fork_rng(devices=list(range(torch.cuda.device_count())) if device != "cpu" else []):
-        module = make_head(settings, head, goal, encoder, seed)
+        module = make_head(settings, head, goal, encoder, seed, cached=train.features is not None)
         began = time.monotonic()  # loading, and the imports of a process's first trial (6 s), are not training
         engine, judge = make_engine(module, settings, device)
         counters = [RowCounter(one) for one in dict.fromkeys((module, judge))]

@@ -22,7 +22,7 @@ from orchestration.config import Config, to_yaml
 from orchestration.progress import Update
 from orchestration.run import cache_of
 from tuning.config import Finetune
-from tuning.features import Request, cache_features, encoder_fingerprint
+from tuning.features import Request, cache_features, encoder_fingerprint, readings
 from tuning.finetune import Goal, Part
 from tuning.inputs import (
     check_resources,
@@ -234,21 +234,27 @@ def _features(
     asked: Mapping[str, float],
     progress: Update,
 ) -> dict[Key, str | None]:
-    """Folders of cached features for every frozen trial in `todo` whose head wants no more of the encoder."""
-    first = {trial.pooled: trial for trial in todo if trial.pooled is not None}
+    """Folders of cached features by `pooled`, for every frozen trial in `todo`: a request for each reading, with all
+    poolings that its trials want of it."""
+    wanted: dict[Key, dict[str, None]] = {}
+    first: dict[Key, Trial] = {}
+    for trial in todo:
+        if trial.pooled is not None:
+            wanted.setdefault(trial.reading, {})[trial.pooled[1]] = None
+            first.setdefault(trial.reading, trial)
     requests = [
         Request(
-            encoders[trial.encoder],
-            encoder_fingerprint(encoders[trial.encoder]),
-            {name: part.encoded for name, part in parts[trial.reading].items()},
-            trial.head["pooling"],
+            encoders[trial.encoder], encoder_fingerprint(encoders[trial.encoder]), readings(parts[reading]),
+            tuple(wanted[reading]),
         )
-        for trial in first.values()
-    ]
-    folders = cache_features(
-        requests, run.parent / ".cache", asked["num_cpus"], asked["num_gpus"], progress, run.name
-    )
-    return {key: str(folder) if folder else None for key, folder in zip(first, folders, strict=True)}
+        for reading, trial in first.items()
+    ]  # fmt: skip
+    found = cache_features(requests, run.parent / ".cache", asked["num_cpus"], asked["num_gpus"], progress, run.name)
+    return {
+        (reading, pooling): str(folders[pooling]) if pooling in folders else None
+        for (reading, poolings), folders in zip(wanted.items(), found, strict=True)
+        for pooling in poolings
+    }
 
 
 def _outcome(trials: Sequence[Trial], best: Entry) -> str:

@@ -9,7 +9,7 @@ import json
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -53,11 +53,11 @@ class Trial:
         return (self.encoder, *settings, self.head["query_prefix"], self.head["passage_prefix"])
 
     @property
-    def pooled(self) -> tuple[Any, ...] | None:
-        """What decides its cached features; None where it runs the encoder itself."""
-        if self.finetune["mode"] != "frozen" or not Head(**self.head).reads_features:
-            return None
-        return (*self.reading, self.head["pooling"])
+    def pooled(self) -> tuple[tuple[Any, ...], str] | None:
+        """What decides its cached features: its reading and what becomes of it (a pooling, or "tokens"); None where it
+        runs the encoder itself."""
+        pooling = Head(**self.head).reads_features
+        return (self.reading, pooling) if self.finetune["mode"] == "frozen" and pooling else None
 
 
 LEFT_OUT = ("id", "folder", "finetune", "head")  # of a result: told in other words, or by `values`
@@ -117,14 +117,11 @@ def execute(
     weights = None
     try:
         from tuning.config import Finetune
-        from tuning.features import load_features
+        from tuning.features import with_features
         from tuning.finetune import run_trial
 
-        if features is not None:
-            parts = {
-                name: replace(part, encoded=replace(part.encoded, features=load_features(Path(features), name)))
-                for name, part in parts.items()
-            }
+        if features is not None and trial.pooled is not None:
+            parts = with_features(parts, Path(features), trial.pooled[1])
         outcome, weights = run_trial(
             Finetune(**trial.finetune), Head(**trial.head), trial.folder, goal, parts["train"].encoded,
             parts["validation"], trial.seed, report, device_of(gpus),
