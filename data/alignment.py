@@ -15,7 +15,7 @@ as the unknown token, so that every word has an answer.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,7 +67,12 @@ def encode_examples(
         _read_pairs(rows, examples.texts, examples.pairs, reader, length)
     else:
         _read_texts(rows, [examples.texts], reader, length, stride)
-    return rows.encoded(len(examples), _labels(examples, labels, rows))
+    encoded = rows.encoded(len(examples), _labels(examples, labels, rows))
+    if examples.kind != "embedding" or examples.pairs is None:
+        return encoded
+    numbers: dict[bytes, int] = {}
+    ids = [numbers.setdefault(row.tobytes(), len(numbers)) for row in rows.ids[1::2]]
+    return replace(encoded, passage_ids=np.array(ids, np.int64))
 
 
 @dataclass

@@ -9,7 +9,7 @@ from model.freezing import count_parameters, freeze, rest_frozen
 from model.heads.building import build_head
 from model.heads.contract import HeadModule
 from model.lora import merge_lora
-from orchestration.engine import PlainEngine
+from orchestration.plain_engine import PlainEngine
 from orchestration.steps import train_steps
 
 WIDTH, CLASSES = 16, 3

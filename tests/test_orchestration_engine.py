@@ -18,7 +18,8 @@ from data.batches import Part, micro_batches
 from model.config import Encoder
 from model.encoder import build_encoder
 from model.objectives.masked import MaskedLM
-from orchestration.engine import DeepSpeedEngine, PlainEngine
+from orchestration.engine import DeepSpeedEngine
+from orchestration.plain_engine import PlainEngine
 from orchestration.optimizer import parameter_groups
 from orchestration.steps import Batch, evaluate, train_steps
 

@@ -25,7 +25,7 @@ from rank_processes import (
 )  # fmt: skip
 
 from orchestration.bad_steps import BadSteps, hint
-from orchestration.engine import PlainEngine
+from orchestration.plain_engine import PlainEngine
 from orchestration.gate import Gate
 from orchestration.steps import StepRecord, train_steps
 

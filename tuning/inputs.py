@@ -7,12 +7,9 @@ import hashlib
 import json
 import os
 import shutil
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from data import tasks
 from data.alignment import encode_examples
@@ -30,7 +27,7 @@ from orchestration.cluster import Node
 from orchestration.config import Config
 from orchestration.run import folder_of
 from tuning.config import Finetune
-from tuning.finetune import Goal, Part
+from tuning.finetune import Goal, Part, counted
 from tuning.scores import RANKED, choose_metric
 from tuning.space import points
 
@@ -160,19 +157,14 @@ def load_task(config: Config, cache: Path, progress: Progress) -> TaskData:
 
 def goal_of(config: Config, task: TaskData) -> Goal:
     """What trials must know of the task. Raises UserError where the metric does not fit it."""
-    targets: Iterable[Any] = task.train.targets or []
-    mean = float(np.mean(list(targets))) if task.kind == "regression" else None
-    if task.kind in ("tagging", "multi_label"):
-        targets = (name for names in targets for name in names)
-    return Goal(
+    goal = Goal(
         labels=tuple(task.labels),
         metric=choose_metric(config.task.metric, task.kind, task.scheme, config.head.loss),
         scheme=task.scheme,
-        label_counts=Counter(targets) if task.kind in ("classification", "tagging", "multi_label") else None,
         num_choices=len(task.train.choices[0]) if task.train.choices else None,
-        target_mean=mean,
         columns=_columns(config, task.kind),
     )
+    return counted(goal, task.train)
 
 
 def _columns(config: Config, kind: str) -> tuple[str, ...]:
