@@ -76,7 +76,12 @@ class Plan:
     @property
     def expected(self) -> int:
         """How many trials this call has in all, as far as can be told now."""
-        return self._ended_now + len(self.running) + len(self._queue)
+        return self._ended_now + self.to_come
+
+    @property
+    def to_come(self) -> int:
+        """How many of them have not ended."""
+        return len(self.running) + len(self._queue)
 
     def _add(self, trial: Trial, order: tuple[int, ...]) -> None:
         self.trials[trial.id] = trial
@@ -146,14 +151,13 @@ class Search(Plan):
         return hours is not None and self._seconds() >= hours * 3600
 
     @property
-    def expected(self) -> int:
+    def to_come(self) -> int:
         further = 0
         for line in self._lines:
             further += line.source.left * self._sweep.seeds
             further += sum(self._sweep.seeds - 1 for course in line.courses.values() if not self._is_raced(course))
-        most, before = self._sweep.budget.trials, len(self.results) - self._ended_now
-        expected = super().expected + further
-        return expected if most is None else min(expected, max(most - before, 0))
+        most, to_come = self._sweep.budget.trials, super().to_come + further
+        return to_come if most is None else min(to_come, max(most - len(self.results), 0))
 
     @property
     def is_complete(self) -> bool:
