@@ -8,7 +8,8 @@ import pytest
 
 from orchestration.config import Config
 from orchestration.recipe import build_config
-from tuning.search import WAVE, Plan, Search, Turn
+from tuning.search import Plan, Search, Turn
+from tuning.searchers import WAVE
 from tuning.space import Point
 from tuning.trials import Result, Trial, make_result
 
@@ -71,7 +72,7 @@ def test_a_grid_gives_each_trial_once_the_long_ones_first() -> None:
     assert len({trial.id for trial in started}) == len(started) == 32 and search.is_complete
     order = [(trial.finetune["mode"] == "frozen", -(trial.train_size or 10**12)) for trial in started]
     assert order == sorted(order)
-    assert search.next() is Turn.DONE and search.expected == 32 and len(search.whole) == 16
+    assert search.next() is Turn.DONE and search.expected == 32 and search.num_whole == 16
 
 
 @pytest.mark.parametrize("name", ["random", "optuna"])
@@ -145,7 +146,7 @@ def test_points_race_on_their_first_seed_and_survivors_get_the_others() -> None:
     started = run(search, judge=stopped)
     assert [trial.seed for trial in started] == [1, 1, 1, 2, 3, 2, 3]
     assert {trial.values["finetune.learning_rate"] for trial in started[3:]} == {1e-4, 1e-3}
-    assert search.is_complete and search.expected == 7 and sorted(map(len, search.whole)) == [1, 3, 3]
+    assert search.is_complete and search.expected == 7 and search.num_whole == 3
     again = plan(configure(GRID, scheduler="asha", seeds=3, seed=1), earlier=results_of(search))
     assert run(again) == [] and again.is_complete
 
@@ -183,7 +184,7 @@ def test_a_budget_of_trials_starts_no_more_and_the_next_call_goes_on() -> None:
     assert search.expected == 4
     started = run(search, at_once=3)
     assert len(started) == 4 == len(search.results) and not search.is_complete and search.next() is Turn.DONE
-    assert len(search.whole) == 2  # points, of three
+    assert search.num_whole == 2
     same = plan(config, earlier=results_of(search))
     assert run(same) == [] and same.expected == 0
     more = plan(configure(GRID, seeds=2, budget__trials=9), earlier=results_of(search))

@@ -2,7 +2,7 @@
 
 In: every evaluation, as Tune hears of it. Out: go on or stop. A race is the points of one mode on one encoder at one
 number of training examples; each has Ray Tune's asynchronous successive halving (arXiv:1810.05934) to itself, by the
-share of its epochs that a trial has behind it, so that 3 epochs and 30 are compared at the same part of their schedules.
+share of its epochs that a trial has behind it: 3 epochs and 30 are then compared at the same part of their schedules.
 Writes nothing and knows no results but scores.
 """
 
@@ -39,11 +39,15 @@ class Races(FIFOScheduler):
         """Trials that fell behind."""
         self.cut = set[str]()
         """Trials that the end of the budget cut short."""
-        self._sweep, self._seed, self._metric, self._is_over = sweep, seed, METRICS[metric], is_over
+        self._sweep, self._seed, self._is_over = sweep, seed, is_over
+        self._upwards = METRICS[metric].higher_is_better  # Tune has a meaning of its own for _metric
         self._races: dict[tuple[Any, ...], _Race] = {}
         for trial, result in earlier:
             for record in result["epochs"]:
                 self._goes_on(trial, share_of(record["epoch"], trial.finetune["epochs"]), record["score"])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FIFOScheduler, ()  # Tune pickles it beside the results, to restore a sweep; ours comes from results
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: Mapping[str, Any]) -> str:
         """Tune's question at every evaluation."""
@@ -62,7 +66,7 @@ class Races(FIFOScheduler):
         if self._sweep.scheduler == "none" or trial.seed != self._seed:
             return True
         key = (trial.train_size, trial.encoder, trial.finetune["mode"])
-        sign = 1 if self._metric.higher_is_better else -1
+        sign = 1 if self._upwards else -1
         race = self._races.setdefault(key, _Race(self._sweep.asha_reduction))
         return race.goes_on(trial.id, share, LOWEST if score is None else sign * score)
 

@@ -14,12 +14,9 @@ from enum import Enum
 from typing import Any
 
 from orchestration.config import Config
-from tuning.scores import METRICS
-from tuning.space import Axis, Point, Range, choose_point, points
+from tuning.searchers import Known, Suggested, searcher
+from tuning.space import Point
 from tuning.trials import Result, Trial, make_result
-
-WAVE = 8  # points that optuna chooses at once: the first so many at random, as no result is there to choose by
-ASKED = 5 * WAVE  # optuna repeats itself in a small space; one that has no more new points is through
 
 
 class Turn(Enum):
@@ -103,7 +100,7 @@ class _Line:
 
     encoder: str
     size: int | None
-    source: "Known | Suggested"
+    source: Known | Suggested
     courses: dict[str, _Course] = field(default_factory=dict)
     is_done: bool = False
 
@@ -131,7 +128,7 @@ class Search(Plan):
         are added later do not change what was searched for."""
         self._sweep, self._seed = config.sweep, config.seed
         self._make, self._earlier, self._seconds = make, earlier, seconds
-        self._lines = [_Line(name, size, _source(config, metric)) for size in sizes for name in encoders]
+        self._lines = [_Line(name, size, searcher(config, metric)) for size in sizes for name in encoders]
         self._advance()
 
     def next(self) -> Trial | Turn:
@@ -156,6 +153,8 @@ class Search(Plan):
         for line in self._lines:
             further += line.source.left * self._sweep.seeds
             further += sum(self._sweep.seeds - 1 for course in line.courses.values() if not self._is_raced(course))
+        if self.is_over():
+            return len(self.running)
         most, to_come = self._sweep.budget.trials, super().to_come + further
         return to_come if most is None else min(to_come, max(most - len(self.results), 0))
 
@@ -165,17 +164,19 @@ class Search(Plan):
         return not self._queue and not self.running and all(line.is_done for line in self._lines)
 
     @property
-    def whole(self) -> list[list[Result]]:
-        """The results of each point that is through."""
-        courses = (course for line in self._lines for course in line.courses.values() if self._is_through(course))
-        return [[self.results[trial.id] for trial in course.due] for course in courses]
+    def num_points(self) -> int:
+        """How many points there are, counted on each encoder and number of training examples; of optuna the most."""
+        return sum(len(line.courses) + line.source.left for line in self._lines)
 
-    def wanted(self) -> dict[tuple[int | None, str, str], int]:
-        """Trials that each (size, encoder, point) has, as far as can be told now."""
-        return {
-            (line.size, line.encoder, name): len(course.due) if self._is_raced(course) else self._sweep.seeds
-            for line in self._lines for name, course in line.courses.items()
-        }  # fmt: skip
+    @property
+    def num_whole(self) -> int:
+        """How many points are through, counted on each encoder and number of training examples."""
+        return sum(self._is_through(course) for line in self._lines for course in line.courses.values())
+
+    @property
+    def waiting(self) -> list[Trial]:
+        """Those that are known and to be started."""
+        return [self.trials[name] for _, name in self._queue]
 
     def _advance(self) -> None:
         """Bring in all trials that are due now; those of which there is a result are through at once."""
@@ -225,77 +226,3 @@ class Search(Plan):
         score = statistics.fmean(scores) if len(scores) == len(results) else None
         self.told[first.id] = {"inputs": first.inputs, "score": score}
         return score
-
-
-class Known:
-    """Points that are known beforehand, all at once."""
-
-    def __init__(self, found: Sequence[Point]) -> None:
-        self._points = list(found)
-
-    @property
-    def left(self) -> int:
-        """How many points are still to come."""
-        return len(self._points)
-
-    def more(self, score_of: Callable[[str], float | None]) -> list[Point]:
-        """The next points, none once there are no more; `score_of`: the score of one before, by its id."""
-        found, self._points = self._points, []
-        return found
-
-
-class Suggested:
-    """Points that Optuna chooses by the scores of those before, WAVE by WAVE.
-
-    Source: tree-structured Parzen estimator, Bergstra et al. 2011 (NeurIPS), as optuna.samplers.TPESampler has it.
-    """
-
-    def __init__(self, config: Config, higher_is_better: bool) -> None:
-        import optuna
-
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
-        sampler = optuna.samplers.TPESampler(seed=config.seed, n_startup_trials=WAVE)
-        self._study = optuna.create_study(sampler=sampler, direction="maximize" if higher_is_better else "minimize")
-        self._config = config
-        self._known = set[str]()
-        self._asked: list[tuple[Any, str]] = []
-        self._is_spent = False
-
-    @property
-    def left(self) -> int:
-        """As of Known; at most."""
-        return 0 if self._is_spent else self._config.sweep.points - len(self._known)
-
-    def more(self, score_of: Callable[[str], float | None]) -> list[Point]:
-        """As of Known. A point without a score is told as worse than all others."""
-        from optuna.trial import TrialState
-
-        for trial, point in self._asked:
-            if (score := score_of(point)) is None:
-                self._study.tell(trial, state=TrialState.PRUNED)
-            else:
-                self._study.tell(trial, score)
-        self._asked, wave = [], list[Point]()
-        while len(self._known) < self._config.sweep.points and len(wave) < WAVE and len(self._asked) < ASKED:
-            trial = self._study.ask()
-            point = choose_point(self._config, lambda name, axis, trial=trial: _suggested(trial, name, axis))
-            self._asked.append((trial, point.id))
-            if point.id not in self._known:
-                self._known.add(point.id)
-                wave.append(point)
-        self._is_spent = not wave
-        return wave
-
-
-def _suggested(trial: Any, name: str, axis: Axis) -> Any:
-    """One value of an axis as Optuna chooses it."""
-    if not isinstance(axis, Range):
-        return axis[trial.suggest_categorical(name, range(len(axis)))]
-    suggest = trial.suggest_int if axis.whole else trial.suggest_float
-    return axis.written(suggest(name, axis.low, axis.high, log=axis.log))
-
-
-def _source(config: Config, metric: str) -> Known | Suggested:
-    if config.sweep.search == "optuna":
-        return Suggested(config, METRICS[metric].higher_is_better)
-    return Known(points(config))

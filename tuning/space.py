@@ -74,8 +74,8 @@ def points(config: Config) -> list[Point]:
     """The points of the space that are known beforehand; a point that stands twice counts once.
 
     grid: all of them, in the order of the space's keys and values. random: sweep.points drawn by seed, modes by turns;
-    more of them begin with the same. optuna, whose points follow from results: none of those, but points that hold every
-    value that may be chosen, both ends of ranges too, and every way to read a text.
+    more of them begin with the same. optuna, whose points follow from results: none of those, but points that hold
+    every value that may be chosen, both ends of ranges too, and every way to read a text.
 
     Raises UserError, one line per fault: unknown keys, keys of other sections, empty lists, values of a wrong type,
     modes that a {mode: values} leaves out, ranges that are none or stand in a grid.

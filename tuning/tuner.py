@@ -72,6 +72,7 @@ def run_trials(
     trainable: Any = tune.with_parameters(_trainable, inputs=inputs, until=until)
     trainable.__name__ = f"{run.name}-trial"  # shown of its process on the dashboard
     trainable = tune.with_resources(trainable, lambda config: _placement(sweep.asked, config["trial"]))
+    watch = _watch(plan, races, inputs.trials_folder, progress, ended, standing or Standing(run.name, plan))
     tuner = tune.Tuner(
         trainable,
         tune_config=tune.TuneConfig(
@@ -81,7 +82,7 @@ def run_trials(
         run_config=tune.RunConfig(
             name=run.name, storage_path=shown(folder), verbose=0,
             failure_config=tune.FailureConfig(max_failures=1),  # of its process: its own faults are results
-            callbacks=[_watch(plan, races, inputs.trials_folder, progress, ended, standing or Standing(run.name, plan))],
+            callbacks=[watch],
         ),
     )  # fmt: skip
     tuner.fit()
@@ -117,8 +118,8 @@ def _trainable(config: dict[str, Any], inputs: Inputs, until: float | None) -> N
     torch.set_num_threads(max(1, int(cpus)))
 
     def report(record: dict[str, Any]) -> None:
-        epoch, score = record["epoch"], record["score"]
-        tune.report({"epoch": epoch, "share": share_of(epoch, trial.finetune["epochs"]), "score": score, "told": record})
+        share = share_of(record["epoch"], trial.finetune["epochs"])
+        tune.report({"epoch": record["epoch"], "share": share, "score": record["score"], "told": record})
 
     result = execute(
         trial, inputs.goal, inputs.parts[trial.reading], inputs.features.get(trial.pooled) if trial.pooled else None,
