@@ -14,6 +14,7 @@ from data import tasks
 from data.alignment import encode_examples
 from data.config import UserError
 from data.examples import Examples, TaskData
+from data.kinds import find_kind
 from data.labelled import columns_of
 from data.retrieval import search_space
 from data.storage import fetch, place, publish, shown
@@ -24,6 +25,7 @@ from model.freezing import layers_a_group
 from model.opening import check_weights
 from orchestration.cluster import Node
 from orchestration.config import Config
+from orchestration.recipe import build_config
 from orchestration.run import folder_of
 from tuning.config import Finetune, Sweep
 from tuning.finetune import Goal, Part, counted
@@ -97,7 +99,8 @@ def check_resources(config: Config, nodes: Sequence[Node]) -> None:
     for point in [] if config.cluster.autoscales else points(config):
         mode = point.config.finetune.mode
         workers, cpus, gpus = sweep.asked(mode)
-        if mode == "frozen" and point.config.head.reads_features:
+        head = point.config.head
+        if mode == "frozen" and (head.kind is None or head.reads_features):  # trains on cached features
             workers = 1
         faults |= dict.fromkeys(_lacks(sweep, mode, workers, cpus, gpus, nodes))
     if faults:
@@ -196,11 +199,43 @@ def task_fingerprint(parts: Mapping[str, Part], goal: Goal) -> str:
     return digest.hexdigest()[:16]
 
 
+def resolved(config: Config, tell: Callable[[str], None] = lambda note: None) -> Config:
+    """The config with head.kind told, and with it the columns of the texts; found from the files where they are open.
+
+    `tell` gets what was found. Raises UserError where nothing can be, or what was found does not fit the rest.
+    """
+    if config.head.kind is not None:
+        return config
+    found = find_kind(config.task, config.head.implied_kind)
+    changes = {"head.kind": found.kind, "task.text": found.text, "task.text_pair": found.text_pair}
+    try:
+        told = build_config(config.model_dump(mode="json"), changes)
+        _choose_metric(told)
+    except UserError as error:
+        raise UserError("\n".join(f"{line} ({found.note})" for line in str(error).splitlines())) from None
+    if found.note:
+        tell(found.note)
+    return told
+
+
+def _choose_metric(config: Config) -> None:
+    """Raise UserError for a metric that does not fit as far as the config tells: tags may turn out to mark entities."""
+    scheme = config.task.scheme or "bio"
+    choose_metric(config.task.metric, _kind(config), scheme, config.head.loss)
+
+
+def _kind(config: Config) -> str:
+    """The kind of a resolved config."""
+    if config.head.kind is None:
+        raise ValueError("head.kind is open: the config was not resolved")
+    return config.head.kind
+
+
 def load_task(config: Config, cache: Path, progress: Progress) -> TaskData:
-    """The examples that config.task names. Raises UserError for what is wrong with the files."""
-    choose_metric(config.task.metric, config.head.kind, config.task.scheme, config.head.loss)
+    """The examples that config.task names, of a resolved config. Raises UserError for what is wrong with the files."""
+    _choose_metric(config)
     return tasks.load_task(
-        config.task, config.head.kind, config.seed, cache, progress, f"{config.name}-sweep", config.head.loss
+        config.task, _kind(config), config.seed, cache, progress, f"{config.name}-sweep", config.head.loss
     )
 
 
@@ -218,7 +253,8 @@ def goal_of(config: Config, task: TaskData) -> Goal:
 
 def _columns(config: Config, kind: str) -> tuple[str, ...]:
     """The columns that a user of the head will have too; none where SQuAD's or CoNLL's shape names them."""
-    if config.task.train.endswith((".json", ".conll", ".conllu")):
+    own = {"answering": (".json",), "tagging": (".conll", ".conllu")}
+    if config.task.train.endswith(own.get(kind, ())) or config.task.format == "conll":
         return ()
     named = columns_of(config.task, kind, config.head.loss)
     return tuple(column for use, column in named.items() if use != "label")
@@ -229,8 +265,9 @@ def read_part(examples: Examples, task: TaskData, goal: Goal, folder: Path, fine
     segments = family_of(check_folder(folder)).segments
     settings = finetune.length, finetune.stride, segments
     encoded = encode_examples(
-        examples, task.labels, folder, *settings, query_prefix=head.query_prefix, passage_prefix=head.passage_prefix
-    )
+        examples, task.labels, folder, *settings, query_prefix=head.query_prefix, passage_prefix=head.passage_prefix,
+        ignore_unseen=task.counts_unseen,
+    )  # fmt: skip
     if goal.metric not in RANKED:
         return Part(examples, encoded)
     texts, right = search_space(examples, task.passages)

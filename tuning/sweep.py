@@ -28,6 +28,7 @@ from tuning.inputs import (
     nodes_of_ray,
     random_encoder,
     read_part,
+    resolved,
 )
 from tuning.leaderboard import Entry, best_trial, make_entries, read_leaderboard, winner, write_leaderboard
 from tuning.reading import Reading, subsets, train_sizes
@@ -46,16 +47,17 @@ def check(config: Config, nodes: Sequence[Node]) -> tuple[str, ...]:
 
     `nodes`: what the cluster offers. The built-in task is not read: that takes a minute.
     """
+    notes: list[str] = []
+    config = resolved(config, notes.append)
     points(config)
     check_resources(config, nodes)
-    notes: tuple[str, ...] = ()
     if config.task.train != DOCSTRINGS or config.head.kind != "classification":
         task = load_task(config, cache_of(config), lambda text, fraction: None)
         goal_of(config, task)
         train_sizes(config, len(task.train))
-        notes = task.notes
+        notes += task.notes
     find_encoders(config)
-    return notes
+    return tuple(notes)
 
 
 def sweep(
@@ -73,6 +75,7 @@ def sweep(
     Raises UserError, before anything runs, for an encoder, a space, a task or resources that cannot be; RuntimeError
     where no trial finished, with the cause.
     """
+    config = resolved(config, tell)
     run = run.absolute()  # not resolved: the mirror of a bucket is known by its path
     for name in ("trials", "leaderboard.json", "best"):
         fetch(run / name)
