@@ -9,7 +9,6 @@ import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from data import tasks
 from data.alignment import encode_examples
