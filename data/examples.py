@@ -22,6 +22,7 @@ class Example(NamedTuple):
     choices: list[str] | None = None
     words: list[str] | None = None
     passage_id: str | None = None
+    group: str | None = None
 
 
 # What a reader gives for each example: its place, and the example, or what is wrong with it, or None for a blank one.
@@ -53,6 +54,8 @@ class Examples:
     """"file:line" of each."""
     passage_ids: list[str] | None = None
     """embedding, with a file of passages: the id of each query's passage."""
+    groups: list[str] | None = None
+    """What must stay together where splits are made."""
     num_blank: int = 0
     """Examples left out because their text is blank."""
 
@@ -64,10 +67,11 @@ class Examples:
         """Examples with their places, at least one. Those of one kind have the same fields."""
         places, read = zip(*examples, strict=True)
         columns = {name: list(values) for name, values in zip(Example._fields, zip(*read, strict=True), strict=True)}
-        pairs, choices, words, ids = (
-            None if columns[name][0] is None else columns[name] for name in ("pair", "choices", "words", "passage_id")
+        pairs, choices, words, *ids = (
+            None if columns[name][0] is None else columns[name]
+            for name in ("pair", "choices", "words", "passage_id", "group")
         )
-        return cls(kind, columns["text"], pairs, choices, words, columns["target"], list(places), ids, num_blank)
+        return cls(kind, columns["text"], pairs, choices, words, columns["target"], list(places), *ids, num_blank)
 
     def take(self, numbers: Sequence[int]) -> "Examples":
         """Some of the examples, in the order given."""
@@ -90,6 +94,8 @@ class TaskData:
     test: Examples | None
     passages: dict[str, str] | None = None
     """embedding: texts to search by id, where task.passages gives them."""
+    counts_unseen: bool = False
+    """Validation and test examples may have labels that are not in `labels`: they count as wrong."""
     notes: tuple[str, ...] = ()
     """What the user should know and need not change, a line each."""
 

@@ -8,7 +8,7 @@ torch.
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,10 @@ class Spent:
     """Of worker groups."""
     worker_seconds: float = 0.0
     """The same times the number of workers."""
+    seconds_before_steps: float = 0.0
+    """Of them, what was spent when the first step began: loading, the first evaluation, groups that saved nothing."""
+    worker_seconds_before_steps: float = 0.0
+    """The same times the number of workers."""
 
     def money(self, price: float) -> float:
         """At a price per worker-hour."""
@@ -39,7 +43,8 @@ class Spent:
 
 def spent_of(facts: Mapping[str, Any]) -> Spent:
     """What a manifest, a ledger or a summary says was spent."""
-    return Spent(int(facts["tokens"]), float(facts["seconds"]), float(facts["worker_seconds"]))
+    before_steps = (float(facts.get(f"{name}_before_steps", 0.0)) for name in ("seconds", "worker_seconds"))
+    return Spent(int(facts["tokens"]), float(facts["seconds"]), float(facts["worker_seconds"]), *before_steps)
 
 
 def told(spent: Spent, price: float | None) -> dict[str, Any]:
@@ -65,8 +70,20 @@ class Limit:
 
     def share(self, spent: Spent) -> float:
         """Of the budget that is spent, 0 to 1."""
-        counted = {"tokens": spent.tokens, "hours": spent.seconds / 3600, "money": spent.money(self.price or 0.0)}
-        return min(1.0, counted[self.unit] / self.amount)
+        return min(1.0, self._counted(spent) / self.amount)
+
+    def share_of_steps(self, spent: Spent) -> float:
+        """Of what the first step found of the budget, 0 to 1: the schedule goes by it, so that what was spent before
+        anything was trained skips no warm-up."""
+        before = self._counted(Spent(0, spent.seconds_before_steps, spent.worker_seconds_before_steps))
+        of_steps = self._counted(spent) - before
+        return min(1.0, of_steps / (self.amount - before)) if before < self.amount else float(of_steps > 0)
+
+    def _counted(self, spent: Spent) -> float:
+        """In the budget's own unit."""
+        if self.unit == "tokens":
+            return spent.tokens
+        return spent.seconds / 3600 if self.unit == "hours" else spent.money(self.price or 0.0)
 
     @property
     def text(self) -> str:
@@ -91,7 +108,8 @@ def has_more(limit: Limit | None, summary: Mapping[str, Any]) -> bool:
 def spent_before(run: Path, manifest: Mapping[str, Any] | None) -> Spent:
     """What a run has spent that goes on from the checkpoint of `manifest` (None: from step 0).
 
-    Its tokens are the checkpoint's. Its time is the ledger's, which knows of steps that will be repeated.
+    Its tokens are the checkpoint's, and so is what was spent before its first step. Its time is the ledger's, which
+    knows of steps that will be repeated.
     """
     saved = spent_of(manifest["spent"]) if manifest is not None and manifest.get("spent") else Spent()
     fetch(run / LEDGER, delete=False)
@@ -103,4 +121,4 @@ def spent_before(run: Path, manifest: Mapping[str, Any] | None) -> Spent:
         logger.warning("%s is damaged (%s): time is counted from the checkpoint on", run / LEDGER, error)
         return saved
     seconds = max(saved.seconds, ledger.seconds), max(saved.worker_seconds, ledger.worker_seconds)
-    return Spent(saved.tokens, *seconds)
+    return replace(saved, seconds=seconds[0], worker_seconds=seconds[1])

@@ -5,9 +5,9 @@ run's folder. What is counted stands in orchestration/budget.py.
 
 Tokens are counted by steps, from the checkpoint on: what a fault made the run repeat counts once, and the same steps
 give the same count, whatever the number of workers. Time is counted by the clock of rank 0, while the worker group
-exists: repeated steps, evaluations and saves count, waiting for workers does not. It reaches the other ranks in the
-all-reduce of each step; the file, written every LEDGER_SECONDS, keeps what was spent since the checkpoint when a driver
-is killed.
+exists: loading, repeated steps, evaluations and saves count, waiting for workers does not. The schedule goes by what
+the first step found of the budget. The time reaches the other ranks in the all-reduce of each step; the file, written
+every LEDGER_SECONDS, keeps what was spent since the checkpoint when a driver is killed.
 """
 
 import logging
@@ -73,7 +73,7 @@ class Ledger:
         self._stop = threading.Event()
         self._path = path
         self._done = start
-        self.spent = before
+        self.spent = self._earlier = before
         self._thread = threading.Thread(target=self._keep, daemon=True, name="cloze-ledger")
         self._thread.start()
 
@@ -81,10 +81,25 @@ class Ledger:
         """What this rank adds to the time that all ranks agree on: rank 0 the seconds of this group, others nothing."""
         return 0.0 if self._path is None else time.monotonic() - self._begun
 
-    def count(self, step: int, tokens: float, seconds: float) -> None:
-        """A step was done: its tokens over all ranks, and the agreed time, as its all-reduce told them."""
-        self.spent = replace(self._after(seconds), tokens=self.spent.tokens + round(tokens))
+    def begin(self, seconds: float) -> None:
+        """The steps of this group begin, at the agreed time. Those of a run at step 0 have trained nothing yet: its
+        schedule begins here."""
+        self.spent = replace(self._after(seconds), tokens=self.spent.tokens)
+        if self._done == 0:
+            lead = [self.spent.seconds, self.spent.worker_seconds]
+            self._before = Spent(self._before.tokens, self._before.seconds, self._before.worker_seconds, *lead)
+            self.spent = Spent(self.spent.tokens, *lead, *lead)
+
+    def count(self, step: int, sums: Mapping[str, float], seconds: float) -> None:
+        """A step spends its tokens, over all ranks, and the agreed time, as its all-reduce told them."""
+        self._earlier = self.spent
+        self.spent = replace(self._after(seconds), tokens=self.spent.tokens + round(sums["tokens"]))
         self._done = step + 1
+
+    def shares(self) -> tuple[float, float]:
+        """Of what the steps of the run may spend, before and after the step that was counted last."""
+        assert self._limit is not None
+        return self._limit.share_of_steps(self._earlier), self._limit.share_of_steps(self.spent)
 
     def share(self) -> float:
         """How far the run is, 0 to 1."""
@@ -108,7 +123,8 @@ class Ledger:
 
     def _after(self, seconds: float) -> Spent:
         before = self._before
-        return Spent(before.tokens, before.seconds + seconds, before.worker_seconds + seconds * self._workers)
+        spent = {"seconds": before.seconds + seconds, "worker_seconds": before.worker_seconds + seconds * self._workers}
+        return replace(before, **spent)
 
     def _keep(self) -> None:
         seconds = BUCKET_SECONDS if self._path is not None and is_remote(self._path) else LEDGER_SECONDS

@@ -53,21 +53,26 @@ def bring(path: Path) -> None:
         path.write_text(carried, encoding="utf-8")
 
 
-def cut(path: Path, step: int) -> None:
-    """Remove the lines of `step` and later ones: training starts again there."""
+def cut(path: Path, step: int) -> list[dict[str, Any]]:
+    """Remove the lines of `step` and later ones, as training starts again there; returns those that stay.
+
+    An evaluation of the weights before `step` stays: it may have been the last one of a run whose budget was raised.
+    """
     bring(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    kept = [json.dumps(record) + "\n" for record in read(path) if record["step"] < step]
+    kept = [line for line in read(path) if line["step"] < step or (line["step"] == step and "eval_loss" in line)]
     part = path.with_name(path.name + ".part")
-    part.write_text("".join(kept), encoding="utf-8")
+    part.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
     part.replace(path)
+    return kept
 
 
 class Writer:
     """Appends records to a metrics file, from `step` on."""
 
     def __init__(self, path: Path, step: int) -> None:
-        cut(path, step)
+        kept = cut(path, step)
+        self._evaluated = step if kept and kept[-1]["step"] == step else None
         self._path = path
         self._file = path.open("ab", buffering=0)
         self._size = path.stat().st_size
@@ -93,7 +98,9 @@ class Writer:
             remove(file)
 
     def write(self, record: dict[str, Any]) -> None:
-        """Append one record."""
+        """Append one record, unless it is the evaluation that the file begins with."""
+        if record["step"] == self._evaluated and "eval_loss" in record:
+            return
         line = json.dumps(record) + "\n"
         with self._lock:
             self._unwritten.append(line)

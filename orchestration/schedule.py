@@ -1,6 +1,6 @@
 """Learning rate as a pure function of how far a run is: no state to save, none to step twice.
 
-How far a run is, is told by its steps, or by the share of its budget that was spent before the step.
+How far a run is, is told by its steps, or by the shares of its budget that were spent before and after the step.
 """
 
 
@@ -19,12 +19,15 @@ def learning_rate(step: int, steps: int, peak: float, warmup_ratio: float, sched
     return peak * (steps - step) / (steps - warmup_steps)
 
 
-def rate_of_share(share: float, peak: float, warmup_ratio: float, schedule: str = "linear") -> float:
-    """Learning rate of a step before which `share` (0 to 1) of the budget was spent: the same line over the budget.
+def rate_of_share(
+    before: float, after: float, peak: float, warmup_ratio: float, schedule: str = "linear"
+) -> float:
+    """Learning rate of a step before which a share of the budget was spent, and another one after it (0 to 1 each).
 
-    It rises from 0: what the first step will spend nobody knows before it is done. It is above 0 in the last step,
-    before which something is left. A budget that is raised makes the share smaller: the rate follows that.
+    The same line over the budget: where all steps spend alike it is `learning_rate`, with a warm-up of whole steps.
+    The first step has a rate above 0, and so has the last, before which something is left. A budget that is raised
+    makes the shares smaller: the rate follows that.
     """
-    if share < warmup_ratio:
-        return peak * share / warmup_ratio
-    return peak if schedule == "constant" else peak * (1 - share) / (1 - warmup_ratio)
+    if before < warmup_ratio:
+        return peak * after / (warmup_ratio + after - before)
+    return peak if schedule == "constant" else peak * (1 - before) / (1 - warmup_ratio)

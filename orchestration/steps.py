@@ -108,12 +108,14 @@ def train_steps(
     asked_to_move: Callable[[], bool] = lambda: False,
     clock: Callable[[], float] = lambda: 0.0,
     gate: Gate | None = None,
+    count: Callable[[int, Mapping[str, float], float], None] = lambda step, sums, seconds: None,
 ) -> Iterator[StepRecord]:
     """Train on `steps` (step number, this rank's micro-batches); yields after each optimizer step.
 
     Every rank must bring the same number of micro-batches. `asked_to_stop` and `asked_to_move` are called once a step;
     where one rank says yes, all ranks end after the same step. `clock` is called once a step and summed over ranks: one
-    of them tells the time. `at` is told each stage of a step (orchestration/beacon.py).
+    of them tells the time. `at` is told each stage of a step (orchestration/beacon.py). `count` is told a step, its
+    metric sums and that time, before the learning rate of the step is asked for.
     A step whose loss or gradient is not finite is skipped by all ranks alike: no weight moves. Raises
     FloatingPointError where `gate` (None: one that lets none pass) has seen too many in a row.
     """
@@ -150,6 +152,7 @@ def train_steps(
                     share = share * math.nan
             at("backward", step)
             engine.backward(share)
+        count(step, metric_sums, seconds)
         rate = learning_rate(step)
         at("update", step)
         norm = engine.step(rate)

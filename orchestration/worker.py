@@ -176,7 +176,7 @@ def pretrain_worker(job: Job) -> None:
 
     def rate(step: int) -> float:
         if total_steps is None:
-            return rate_of_share(ledger.share(), **line)
+            return rate_of_share(*ledger.shares(), **line)
         return learning_rate(step, total_steps, **line)
 
     clock = Clock()
@@ -211,12 +211,13 @@ def pretrain_worker(job: Job) -> None:
                 continue
             if ledger.is_spent:
                 continue
+            if step == start:
+                ledger.begin(engine.gather(ledger.clock())[0])
             engine.accumulate(accumulation[number])
             steps = feed.steps(parts, step, gauges.read, beacon.at)
-            asked = asked_to_stop, beacon.at, lambda: why_move() is not None, ledger.clock, gate
+            asked = asked_to_stop, beacon.at, lambda: why_move() is not None, ledger.clock, gate, ledger.count
             for record in train_steps(engine, steps, rate, *asked):
                 step, lap = record.step + 1, clock.lap()
-                ledger.count(record.step, record.metrics["tokens"], record.seconds)
                 if journal:
                     journal.write_step(record, *lap, None if total_steps else ledger.share())
                 gauges.step(record, *lap, ledger.share())

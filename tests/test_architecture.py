@@ -121,7 +121,7 @@ def test_rooms_are_not_imported_whole():
         ("torch", r"(model|orchestration|tuning)\..*"),
         ("peft", r"model\..*"),
         ("rich", r"orchestration\.(progress|(row_|cluster_|job_)?verbs)"),
-        ("matplotlib", r"tuning\.charts"),
+        ("matplotlib", r"tuning\.drawing"),
         ("sklearn", r"tuning\.scores"),
         ("pydantic", r"(.*\.)?(config|recipe)"),
     ],

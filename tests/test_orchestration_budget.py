@@ -44,7 +44,8 @@ def test_the_share_is_of_the_budgets_own_unit(limit: Limit, share: float):
 
 def test_what_was_spent_is_told_with_money_where_a_price_is_known():
     spent = Spent(tokens=1000, seconds=900, worker_seconds=3600)
-    assert told(spent, None) == {"tokens": 1000, "seconds": 900, "worker_seconds": 3600}
+    none = {"seconds_before_steps": 0, "worker_seconds_before_steps": 0}
+    assert told(spent, None) == {"tokens": 1000, "seconds": 900, "worker_seconds": 3600, **none}
     assert told(spent, 2.5)["money"] == 2.5
     assert in_words(told(spent, 2.5)) == "15 min 00 s, 1 worker-hours, 2.5 in money"
     assert [Limit("tokens", 5e6, None).text, Limit("hours", 0.5, None).text] == ["5,000,000 tokens", "0.5 hours"]
@@ -92,17 +93,67 @@ def test_ranks_agree_by_the_clock_of_rank_0_and_a_budget_never_ends_a_run_before
     assert ranks[1].clock() == 0.0 < ranks[0].clock()
     assert not any(rank.is_spent for rank in ranks)
     for rank in ranks:
-        rank.count(0, 30.0, 2.5)
+        rank.count(0, {"tokens": 30.0}, 2.5)
     assert [rank.spent for rank in ranks] == [Spent(37, 7.5, 10.0)] * 2
     assert all(rank.is_spent for rank in ranks)
     for rank in ranks:
         rank.finish()
 
 
+@pytest.mark.parametrize("limit", [Limit("hours", 100 / 3600, None), Limit("money", 20 / 3600, 0.1)])
+def test_what_was_spent_before_the_first_step_skips_no_warm_up(tmp_path: Path, limit: Limit):
+    """Loading, the first evaluation and a group that was killed before its first save count, but the schedule is that
+    of the rest; it goes on from there after a restart, by other workers too."""
+
+    def group(before: Spent, start: int, workers: int = 2) -> Ledger:
+        return Ledger(before, start, workers, limit, None, None)
+
+    killed = group(Spent(), 0)
+    killed.begin(10.0)
+    killed.count(0, {"tokens": 5}, 12.0)
+    assert killed.spent == Spent(5, 12.0, 24.0, 10.0, 20.0)
+    (tmp_path / LEDGER).write_text(json.dumps(dataclasses.asdict(killed.spent)))
+
+    first = group(spent_before(tmp_path, None), 0)
+    first.begin(8.0)  # 20 seconds are gone, 80 are left
+    first.count(0, {"tokens": 5}, 10.0)
+    assert first.spent == Spent(5, 22.0, 44.0, 20.0, 40.0)
+    assert first.share() == pytest.approx(0.22)
+    assert first.shares() == pytest.approx((0.0, 2 / 80))
+    assert rate_of_share(*first.shares(), 1.0, 0.1) == pytest.approx(1 / 5)
+    first.count(1, {"tokens": 5}, 12.0)
+    assert first.shares() == pytest.approx((2 / 80, 4 / 80))
+
+    again = group(spent_before(tmp_path, {"spent": dataclasses.asdict(first.spent)}), 2, workers=1)
+    again.begin(4.0)
+    again.count(2, {"tokens": 5}, 8.0)
+    per_second = 2.0 if limit.unit == "money" else 1.0  # of two workers, against one
+    spent = 24 * per_second - 20 * per_second
+    assert again.shares() == pytest.approx(
+        ((spent + 4) / (limit_seconds(limit) - 20 * per_second), (spent + 8) / (limit_seconds(limit) - 20 * per_second))
+    )
+    for ledger in (killed, first, again):
+        ledger.finish()
+
+
+def limit_seconds(limit: Limit) -> float:
+    """A budget in seconds of a worker group, or of a worker."""
+    return limit.amount * 3600 / (limit.price or 1.0)
+
+
+def test_a_budget_that_loading_spends_ends_with_one_step_that_learns():
+    ledger = Ledger(Spent(), 0, 2, Limit("hours", 5 / 3600, None), None, None)
+    ledger.begin(9.0)
+    assert not ledger.is_spent
+    ledger.count(0, {"tokens": 5}, 10.0)
+    assert ledger.is_spent and rate_of_share(*ledger.shares(), 1.0, 0.06) == pytest.approx(1 / 1.06)
+    ledger.finish()
+
+
 def test_a_run_of_steps_is_done_by_its_steps():
     ledger = Ledger(Spent(), 30, 1, None, 120, None)
     assert ledger.share() == 0.25
-    ledger.count(119, 8, 1.0)
+    ledger.count(119, {"tokens": 8}, 1.0)
     assert ledger.share() == 1.0 and not ledger.is_spent
     ledger.finish()
 
@@ -139,9 +190,8 @@ def train(plan: Plan, made: PlainEngine, ledger: Ledger, start: int, kill_before
     """Records to the end of the budget, and (step, state, spent) of the newest checkpoint: every 10 steps."""
     records, saved = [], None
     steps = batches(plan, start, 0, 1)
-    rate = lambda step: rate_of_share(ledger.share(), 1e-2, 0.2)  # noqa: E731
-    for record in train_steps(made, steps, rate):
-        ledger.count(record.step, record.metrics["tokens"], record.seconds)
+    rate = lambda step: rate_of_share(*ledger.shares(), 1e-2, 0.2)  # noqa: E731
+    for record in train_steps(made, steps, rate, count=ledger.count):
         records.append((record.step, record.loss, record.learning_rate, ledger.spent.tokens))
         if (record.step + 1) % 10 == 0:
             state = copy.deepcopy((made.module.state_dict(), made.optimizer.state_dict()))
@@ -156,7 +206,7 @@ def test_killed_and_resumed_a_token_budget_trains_the_same_bit_for_bit(plan: Pla
     assert whole[-1][3] >= LIMIT.amount > whole[-2][3], "it ends with the first step that spends the budget"
     rates = [rate for _, _, rate, _ in whole]
     peak = int(np.argmax(rates))
-    assert rates[0] == 0 and sorted(rates[: peak + 1]) == rates[: peak + 1]
+    assert 0 < rates[0] < rates[1] < 1e-2 and sorted(rates[: peak + 1]) == rates[: peak + 1]
     assert sorted(rates[peak:], reverse=True) == rates[peak:] and rates[-1] > 0
     assert whole[peak][3] / LIMIT.amount == pytest.approx(0.2, abs=0.05)
 
@@ -181,9 +231,9 @@ def test_the_schedule_of_a_token_budget_is_the_same_for_any_world_size(plan: Pla
         made, ledger = engine(), Ledger(Spent(), 0, workers, LIMIT, None, None)
         told: list[float] = []
         for of_ranks in zip(*(batches(plan, 0, rank, workers) for rank in range(workers)), strict=True):
-            told.append(rate_of_share(ledger.share(), 1e-2, 0.2))
             sums: list[Any] = [made.forward(batch)[1]["tokens"] for rank in of_ranks for batch in rank.micro_batches]
-            ledger.count(of_ranks[0].number, float(sum(sums)), 0.0)
+            ledger.count(of_ranks[0].number, {"tokens": float(sum(sums))}, 0.0)
+            told.append(rate_of_share(*ledger.shares(), 1e-2, 0.2))
             if ledger.is_spent:
                 return told
         raise AssertionError("the budget was not spent")

@@ -145,6 +145,21 @@ def test_metrics_are_cut_at_the_step_that_begins_again(tmp_path):
     assert all(json.loads(line) for line in path.read_text().splitlines())
 
 
+@pytest.mark.parametrize("again", [True, False])
+def test_the_evaluation_of_the_weights_that_training_starts_with_stays_and_stands_once(tmp_path, again):
+    """Of a finished run whose budget is raised it was the last one, and where evaluations are due it comes again."""
+    path = tmp_path / "metrics.jsonl"
+    evaluation = {"step": 3, "eval_loss": 0.5}
+    writer = metrics.Writer(path, 0)
+    steps = [{"step": step, "loss": 1.0} for step in range(5)]
+    for line in [*steps[:3], evaluation, *steps[3:], {"step": 5, "eval_loss": 0.4}]:
+        writer.write(line)
+    writer = metrics.Writer(path, 3)
+    for line in [evaluation] * again + [*steps[3:], {"step": 5, "eval_loss": 0.4}]:
+        writer.write(line)
+    assert list(metrics.read(path)) == [*steps[:3], evaluation, *steps[3:], {"step": 5, "eval_loss": 0.4}]
+
+
 def test_no_line_is_lost_between_the_thread_that_writes_and_the_one_that_carries(tmp_path):
     writer = metrics.Writer(tmp_path / "metrics.jsonl", 0)
     done = threading.Event()

@@ -82,6 +82,8 @@ def test_hours_end_a_run_with_an_export_and_an_account(home: Path, cloze_here):
     steps = [line for line in lines(run) if "loss" in line]
     assert spent["tokens"] == summary["tokens"] == sum(line["tokens"] for line in steps)
     assert summary["steps"] == len(steps) and steps[-1]["budget_share"] == 1
+    assert 0 < steps[0]["learning_rate"] < 5e-3, "what loading took of the budget skips no warm-up"
+    assert spent["worker_seconds_before_steps"] == pytest.approx(2 * spent["seconds_before_steps"]) > 0
     assert all(line["budget_share"] < 1 for line in steps[:-1])
     assert 10 <= spent["seconds"] < 25, "the last evaluation, save and export come on top of it"
     assert lines(run)[-1]["step"] == len(steps) and "eval_loss" in lines(run)[-1]
@@ -131,6 +133,7 @@ def test_a_token_budget_killed_and_resumed_is_the_undisturbed_run_and_a_raised_o
     raised = [line for line in lines(run) if "loss" in line]
     trained = [line for line in whole if "loss" in line]
     assert raised[: len(trained)] == trained and len(raised) > len(trained)
+    assert lines(run)[: len(whole)] == whole, "with the evaluation that was the last one"
     share = spent / 14000  # the rate follows the new budget: the share that is spent is smaller again
     assert raised[len(trained)]["learning_rate"] == pytest.approx(5e-3 * (1 - share) / 0.94)
     assert summary_of(run)["spent"]["tokens"] >= 14000
