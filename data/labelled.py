@@ -7,7 +7,6 @@ one UserError in one line (data/refusals.py). What several files of a task must 
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from data.config import Task, UserError

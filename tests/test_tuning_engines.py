@@ -1,5 +1,6 @@
 """Ranks that share a trial, two processes over gloo without Ray: the same training as in one, at every ZeRO stage."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 STAGES = (0, 1, 2, 3)
 MODES = {"full": {"layerwise_lr_decay": 0.8}, "top_k": {"top_k": 1}, "lora": {}}
 CASES = [*(("full", stage) for stage in STAGES), ("top_k", 2), ("top_k", 3), ("lora", 1), ("lora", 3), ("crf", 3)]
+SETTINGS = {"learning_rate": 3e-3, "epochs": 2, "length": 16, "global_batch": 8}
 OWNER = {"inputs": "abc"}
 
 
@@ -40,7 +42,7 @@ def write_still_encoder(folder: Path) -> Path:
 
 def settings_of(mode: str) -> Finetune:
     # 33 examples in batches of 8: the last one of an epoch has a single example, so one rank has none.
-    return Finetune(mode=mode, learning_rate=3e-3, epochs=2, length=16, global_batch=8, **MODES[mode])
+    return Finetune.model_validate({**SETTINGS, "mode": mode, **MODES[mode]})
 
 
 def classified(encoder: Path, mode: str, **more: Any) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
@@ -78,10 +80,8 @@ def in_rank(rank: int, world_size: int, folder: Path, encoder: str) -> dict[Any,
             if record["epoch"] == 1:
                 raise Cut
 
-        try:
+        with suppress(Cut):
             classified(Path(encoder), "full", report=cut, halfway=Halfway(own, OWNER, 0, rank, gathered), **ranks)
-        except Cut:
-            pass
         halfway = Halfway(own, OWNER, 1e9, rank, gathered)
         found["went on", stage] = classified(Path(encoder), "full", halfway=halfway, **ranks)
     return found

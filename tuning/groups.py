@@ -65,16 +65,18 @@ def bundles(workers: int, cpus: float, gpus: float) -> PlacementGroupFactory:
 def train_group(
     name: str, work: Work, saves: Saves, report: Told, share: Share, last_epoch: int | None = None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Train a trial in `share.workers` actors, in the bundles of this process's placement group behind the first one.
+    """Train a trial in `share.workers` actors, in the last bundles of this process's placement group.
 
     Raises RankLost where one of them is gone, RuntimeError where the training failed; both name the rank.
     """
     group = ray.util.get_current_placement_group()
+    assert group is not None, "a trial of several workers has a placement group with a bundle for each"
+    first = len(group.bundle_specs) - share.workers
     actor: Any = ray.remote(Rank)
     ranks = [
         actor.options(
             num_cpus=share.cpus, num_gpus=share.gpus, max_restarts=0,
-            scheduling_strategy=PlacementGroupSchedulingStrategy(group, number + 1),
+            scheduling_strategy=PlacementGroupSchedulingStrategy(group, first + number),
         ).remote(name, number, share)
         for number in range(share.workers)
     ]  # fmt: skip
@@ -107,25 +109,28 @@ def _each(answers: Mapping[int, Any]) -> dict[int, Any]:
 
 def _outcome(streams: Mapping[Any, int], report: Told) -> tuple[dict[str, Any], dict[str, Any]]:
     """What rank 0 yields last, a pair, once all ranks have ended; the records that it yields before are reported."""
-    waiting, outcome, failures, deadline = dict(streams), None, dict[int, BaseException](), None
+    waiting, failures = dict(streams), dict[int, BaseException]()
+    outcome: Any = None
+    deadline: float | None = None
     while waiting:
         seconds = None if deadline is None else max(0.0, deadline - time.monotonic())
         ready, _ = ray.wait(list(waiting), timeout=seconds)
         if not ready:
             break
-        stream = ready[0]
+        stream: Any = ready[0]
         try:
-            told = ray.get(next(stream))
+            told: Any = ray.get(next(stream))
         except StopIteration:
             del waiting[stream]
         except RayError as error:
             failures[waiting.pop(stream)] = error
             deadline = deadline or time.monotonic() + SETTLE_SECONDS
         else:
-            if isinstance(told, tuple):
+            if isinstance(told, dict):
+                if not failures:
+                    report(told)
+            else:
                 outcome = told
-            elif not failures:
-                report(told)
     if failures:
         raise _failure(failures)
     assert outcome is not None, "rank 0 ended without an outcome"
@@ -175,7 +180,7 @@ class Rank:
         os.environ["MASTER_PORT"] = str(address[1])
         dist.init_process_group("nccl" if device == "cuda" else "gloo", rank=number, world_size=ranks)
         training = train_trial(
-            *work, device, make_engine=zero_engine(self._share.zero), last_epoch=last_epoch,
+            *work, device=device, make_engine=zero_engine(self._share.zero), last_epoch=last_epoch,
             halfway=Halfway(*saves, number, gathered),
         )  # fmt: skip
         while True:

@@ -12,13 +12,11 @@ from typing import Any
 from data.config import UserError
 from data.corpus import DOCSTRINGS
 from data.examples import TaskData
-from data.storage import fetch, shown, sizes
-from model.config import Head
+from data.storage import fetch, shown
 from orchestration.cluster import Node
-from orchestration.config import Config, to_yaml
+from orchestration.config import Config
 from orchestration.progress import Update
 from orchestration.run import cache_of
-from tuning.config import Finetune
 from tuning.handing import hand_over
 from tuning.inputs import (
     check_resources,
@@ -27,7 +25,6 @@ from tuning.inputs import (
     load_task,
     nodes_of_ray,
     random_encoder,
-    read_part,
     resolved,
 )
 from tuning.leaderboard import Entry, best_trial, make_entries, read_leaderboard, winner, write_leaderboard
@@ -37,7 +34,7 @@ from tuning.scores import baseline
 from tuning.search import Plan, Search
 from tuning.space import points
 from tuning.standing import Standing
-from tuning.trials import WEIGHTS, Result, Trial, prune_weights, read_results
+from tuning.trials import Result, Trial, prune_weights, read_results
 from tuning.tuner import Inputs, run_trials
 
 
@@ -132,34 +129,20 @@ def sweep(
         raise _fruitless(config, run, entries)
 
     trial = plan.trials[best_trial(best)]
-    if WEIGHTS not in sizes(run / "trials" / trial.id):
-        # Pruned when another point led; with more seeds this one does. The same trial again gives the same weights.
-        run_trials(Plan([trial]), inputs([trial]), run, progress, lambda _: None)
-    progress("exporting the winner", None)
-    best["test_score"] = _hand_over(config, trial, goal, task, sources, run, best)
+
+    def train(one: Trial, parts: dict[str, Any]) -> None:
+        reading.parts[one.reading] = parts
+        run_trials(Plan([one]), inputs([one]), run, progress, lambda _: None)
+
+    progress("handing over the winner", None)
+    drawn = subsets([trial.train_size], len(task.train), config.seed).get(trial.train_size or 0)
+    best["test_score"] = hand_over(
+        config, trial, best, goal, task, reading.parts[trial.reading], drawn, sources[trial.encoder], run, train
+    )
     write_leaderboard(entries, run)
     prune_weights(list(plan.results.values()), None, run / "trials")
     progress(_outcome(plan, entries), 1.0, **standing.facts())
     return _told(config, plan, entries, tell)
-
-
-def _hand_over(
-    config: Config, trial: Trial, goal: Any, task: TaskData, sources: Any, run: Path, best: Entry
-) -> float | None:
-    """Write the winner to best/, on the cluster like a trial; returns its score on the test split."""
-    import ray
-
-    test = None
-    if task.test is not None:
-        settings = Finetune(**trial.finetune), Head(**trial.head)
-        test = read_part(task.test, task, goal, sources[trial.encoder], *settings)
-    _, cpus, gpus = config.sweep.asked(trial.finetune["mode"])
-    return ray.get(
-        ray.remote(hand_over).options(num_cpus=cpus, num_gpus=gpus).remote(
-            trial, goal, test, run / "trials", str(sources[trial.encoder]), run / "best",
-            _card(config, best, trial.inputs), gpus,
-        )
-    )  # fmt: skip
 
 
 def _finished(run: Path, plan: Search) -> list[Entry] | None:
@@ -205,20 +188,3 @@ def _outcome(plan: Plan, entries: Sequence[Entry]) -> str:
         f"{len(plan.results)} trials; best: {best['encoder']} {best['mode']} {best['learning_rate']:g}, "
         f"{best['metric']} {best['score_mean']:.3f}{test}"
     )
-
-
-def _card(config: Config, entry: Entry, data: str) -> dict[str, Any]:
-    """What the winner's model card says."""
-    seeds = entry["seeds"]
-    spread = "" if entry["score_std"] is None else f" ± {entry['score_std']:.4f}"
-    return {
-        "title": f"{config.name}: {config.head.kind} with Cloze",
-        "encoder": entry["encoder"],
-        "trained": entry["mode"],
-        "learning rate": entry["learning_rate"],
-        "epochs": entry["epochs"],
-        f"validation {entry['metric']}": f"{entry['score_mean']:.4f}{spread} ({seeds} seed{'s' * (seeds != 1)})",
-        **({} if entry["majority_baseline"] is None else {"majority baseline": entry["majority_baseline"]}),
-        "data fingerprint": data,
-        "recipe": to_yaml(config),
-    }

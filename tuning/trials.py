@@ -104,18 +104,16 @@ def make_result(trial: Trial, outcome: Mapping[str, Any]) -> Result:
 
 
 def stopped_result(trial: Trial, reports: Sequence[Mapping[str, Any]]) -> Result:
-    """The result of a trial that its race stopped after these reports, at least one: the best of them, all its costs."""
-    metric, best = METRICS[trial.metric], None
-    for one in reports:
-        if one["score"] is not None and metric.beats(one["score"], best and best["score"]):
-            best = one
+    """The result of a trial that its race stopped after these reports, one at least: the best of them, all it cost."""
+    metric = METRICS[trial.metric]
+    best = min(reports, key=lambda one: metric.rank_key(one["score"]))  # of equals the first, as the trial itself
     costs = ("train_size", "seconds", "encoder_rows", "trained_parameters", "total_parameters", "cached_features")
     return make_result(
         trial,
         {
             "status": "stopped",
-            "score": best and best["score"],
-            "best_epoch": best and best["epoch"],
+            "score": best["score"],
+            "best_epoch": None if best["score"] is None else best["epoch"],
             "epochs": [{key: one[key] for key in RECORD} for one in reports],
             **{key: reports[-1][key] for key in costs},
         },
@@ -123,7 +121,7 @@ def stopped_result(trial: Trial, reports: Sequence[Mapping[str, Any]]) -> Result
 
 
 def write_result(result: Result, folder: Path) -> None:
-    """Write a trial's result under `folder` (trials/), whole or not at all; where it was half-way is not needed then."""
+    """Write a trial's result under `folder` (trials/), whole or not at all; its half-way state is not needed then."""
     from tuning.halfway import clear
 
     own = folder / result["trial"]
@@ -149,9 +147,9 @@ def execute(
     """Run a trial and write its result and weights under folder/<id>/: in this process, or where trial.workers > 1 in
     as many others, in this one's placement group (tuning/groups.py).
 
-    `parts`: "train" and, unless trial.last_epoch is given, "validation"; `features`: the folder of their cached
-    features, for frozen trials; `subset`: numbers of the training examples to take (None: all); `cpus`, `gpus`: of each
-    worker; `zero`: how they share. `report` gets each epoch's record, what it cost so far, and train_size.
+    `parts`: "train" and "validation", which is not looked at where trial.last_epoch is given; `features`: the folder of
+    their cached features, for frozen trials; `subset`: numbers of the training examples to take (None: all); `cpus`,
+    `gpus`: of each worker; `zero`: how they share. `report` gets each epoch's record, what it cost so far, train_size.
     An exception becomes a result of status "failed": it must not end the sweep, and the process serves the next trial.
     A process that was lost is none of the trial's: RankLost is raised, nothing written, and the trial tried again.
     """
@@ -175,7 +173,7 @@ def execute(
         about = {"train_size": len(train.examples), "cached_features": features is not None}
         work = (
             Finetune(**trial.finetune), Head(**trial.head), trial.folder, counted(goal, train.examples), train.encoded,
-            parts.get("validation"), trial.seed,
+            parts["validation"] if trial.last_epoch is None else None, trial.seed,
         )  # fmt: skip
 
         def tell(record: dict[str, Any]) -> None:

@@ -90,12 +90,11 @@ def run_trials(
 
 
 def _placement(asked: Callable[[str], tuple[int, float, float]], trial: Trial) -> Any:
-    """What a trial asks of Ray: one place, or one for each of its workers and none for the process that leads them."""
-    from ray import tune
+    """What a trial asks of Ray."""
+    from tuning.groups import bundles
 
     _, cpus, gpus = asked(trial.finetune["mode"])
-    each = {"CPU": cpus, "GPU": gpus} if gpus else {"CPU": cpus}
-    return tune.PlacementGroupFactory([each] if trial.workers == 1 else [{}, *[each] * trial.workers])
+    return bundles(trial.workers, cpus, gpus)
 
 
 def _name(trial: Any) -> str:
