@@ -245,6 +245,8 @@ def pretrain_worker(job: Job) -> None:
         beacon.at("saving")
         saver.finish()
     except (FloatingPointError, SavingError) as error:  # on all ranks alike, and the same again after a restart
+        if journal and gate.last:
+            journal.write_last_step(gate.last, *clock.lap(), None if total_steps else ledger.share())
         saver.settle(SETTLE_SECONDS)
         ray.get(job.pacer.fail.remote(str(error)))
         return
