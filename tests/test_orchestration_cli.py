@@ -86,6 +86,25 @@ def test_a_mistake_is_one_line_exit_2_and_leaves_nothing(here, capsys, words, li
     assert time.monotonic() - begun < 60
 
 
+@pytest.mark.parametrize("dry", [[], ["--dry-run"]])
+@pytest.mark.parametrize(
+    ("verb", "name", "value", "line"),
+    [
+        ("pretrain", "CLOZE_FAULT", "kill", "cloze: CLOZE_FAULT=kill: no fault; give KIND:RANK:STEP[:STAGE], KIND "),
+        ("pretrain", "CLOZE_FAULT", "- kill:1:2:asleep", "cloze: CLOZE_FAULT=kill:1:2:asleep: no fault; give "),
+        ("pretrain", "CLOZE_LOGICAL_GPUS", "yes", "cloze: CLOZE_LOGICAL_GPUS=yes: neither 0 nor 1; give 1 where "),
+        ("sweep", "CLOZE_LOGICAL_GPUS", "2", "cloze: CLOZE_LOGICAL_GPUS=2: neither 0 nor 1; give 1 where "),
+    ],
+)
+def test_a_switch_of_tests_that_means_nothing_is_told_at_once(here, monkeypatch, capsys, verb, name, value, line, dry):
+    """Before a corpus is looked for, or Ray asked."""
+    monkeypatch.setenv(name, value)
+    assert main([verb, "name=x", "corpus.sources=nowhere.txt", "cluster.address=127.0.0.1:1", *dry]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(line) and len(error.splitlines()) == 1
+    assert not (here / "runs").exists()
+
+
 def test_a_folder_that_is_gone_is_one_line(tmp_path, monkeypatch, capsys):
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
