@@ -1,7 +1,10 @@
 """The sentence on top of a sweep: mode, rate, rival, paired difference, cost; and no more than the seeds tell."""
 
+import doctest
+
 from made_results import results
 
+from tuning import intervals, wording
 from tuning.leaderboard import make_entries
 from tuning.recommendation import recommendation
 
@@ -62,3 +65,11 @@ def test_a_winner_that_is_no_better_than_a_constant_answer_is_said_so() -> None:
 def test_a_winner_that_lacks_a_seed_is_said_to() -> None:
     entries = make_entries(results("full", ["nan", "nan"]) + results("full", [0.6, "failed"], rate=6))
     assert recommendation(entries).startswith("full at 6: accuracy 0.600, the mean of 1 of its 2 seeds. Diverged: full")
+
+
+def test_names_and_numbers_are_as_people_write_them() -> None:
+    assert doctest.testmod(wording).failed == 0 and doctest.testmod(intervals).failed == 0
+    assert [wording.short(x) for x in (3e-4, 1e-2, 2.5e-5, 0.5, 1.0)] == ["3e-4", "1e-2", "2.5e-5", "0.5", "1"]
+    assert wording.size_text(1) == "1 example" and wording.size_text(12000) == "12,000 examples"
+    assert wording.names_of(["a/b/model", "c/b/model"]) == {"a/b/model": "a/b", "c/b/model": "c/b"}
+    assert wording.names_of(["/", "model"]) == {"/": "/", "model": "model"} and wording.names_of([]) == {}

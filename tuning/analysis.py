@@ -29,7 +29,7 @@ def analyse(
 ) -> dict[str, Any]:
     """Where the predictions of N labelled examples are wrong.
 
-    num_examples, num_wrong (None of numbers), num_cut (longer than what was read). confusion: {labels, counts of
+    kind, num_examples, num_wrong (None of numbers), num_cut (longer than what was read). confusion: {labels, counts of
     (target, prediction)} of single labels and of tags that mark no entities, 20 at most, else None. per_label: label,
     precision, recall, f1 and support, the most frequent first; of entities by type; [] where there are no labels.
     dots: (target, prediction) of numbers. hardest: at most 20 errors, each with place, text, pair, target, prediction,
@@ -46,6 +46,7 @@ def analyse(
     told = [_scores(label, *of) for label, of in counts.items()]
     dots = [[float(_target(examples, i)), _value(one)] for i, one in enumerate(predictions)] if is_number else []
     return {
+        "kind": kind,
         "num_examples": len(examples),
         "num_wrong": None if is_number else len(judged),
         "num_cut": sum(bool(one.get("cut")) for one in predictions),

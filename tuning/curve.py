@@ -9,9 +9,9 @@ from itertools import groupby
 
 from tuning.intervals import half_width, may_be_equal
 from tuning.leaderboard import CONTROL, Entry, difference
-from tuning.recommendation import short, with_interval
 from tuning.scores import METRICS
 from tuning.table import Grid
+from tuning.wording import names_of, short, with_interval
 
 Line = tuple[str, str]  # encoder, mode
 TIED = "{} and {} are not told apart"
@@ -39,10 +39,10 @@ def grid(entries: Sequence[Entry]) -> Grid:
     best = best_by_size(entries)
     if not best:
         return [], []
-    several = len({encoder for encoder, _ in best}) > 1
+    names = names_of(encoder for encoder, _ in best)
     sizes = sorted({size for of in best.values() for size in of})
     lines = [[f"{size:,}", *(_cell(of.get(size)) for of in best.values())] for size in sizes]
-    return ["examples", *(f"{encoder} {mode}" if several else mode for encoder, mode in best)], lines
+    return ["examples", *(f"{names[of]} {mode}" if len(names) > 1 else mode for of, mode in best)], lines
 
 
 def _cell(entry: Entry | None) -> str:

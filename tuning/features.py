@@ -73,7 +73,7 @@ def num_vectors(split: Encoded, pooling: str) -> int:
 def readings(parts: Mapping[str, Part]) -> dict[str, Encoded]:
     """All that an encoder reads for trials on these parts, by a name each: the splits, and the passages to search in
     validation (those of training are never searched)."""
-    passages = parts["validation"].passages
+    passages = parts["validation"].passages if "validation" in parts else None
     found = {name: part.encoded for name, part in parts.items()}
     return found if passages is None else {**found, f"validation{PASSAGES}": passages}
 

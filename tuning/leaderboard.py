@@ -165,6 +165,12 @@ def winner(entries: Sequence[Entry]) -> Entry | None:
     return next((entry for entry in entries if entry["recommended"]), None)
 
 
+def judged(entries: Sequence[Entry]) -> list[Entry]:
+    """The entries of the train_size that decides: that of the winner; where there is none, the largest."""
+    best = winner(entries) or next(iter(entries), None)
+    return [entry for entry in entries if best is not None and entry["train_size"] == best["train_size"]]
+
+
 def best_trial(entry: Entry) -> str:
     """The entry's trial with the best validation score. Raises ValueError where no trial has one."""
     metric = METRICS[entry["metric"]]
@@ -177,14 +183,13 @@ def best_trial(entry: Entry) -> str:
 
 def verdict(entries: list[Entry]) -> tuple[str, bool]:
     """Did pretraining pay? Its best entry must beat the best random one by more than the larger seed deviation, on the
-    most training examples.
+    most training examples that were judged.
 
     Returns a sentence for the user and the answer; where there is nothing to compare, the answer is no.
     """
     if all(entry["encoder"] != CONTROL for entry in entries):
         return "No random encoder to compare with: sweep.encoders names none.", False
-    size = next((entry["train_size"] for entry in entries if entry["rank"]), None)
-    whole = [entry for entry in entries if entry["rank"] and entry["train_size"] == size]
+    whole = [entry for entry in judged(entries) if entry["rank"] is not None]
     trained = next((entry for entry in whole if entry["encoder"] != CONTROL), None)
     control = next((entry for entry in whole if entry["encoder"] == CONTROL), None)
     if trained is None or control is None:

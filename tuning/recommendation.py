@@ -4,34 +4,16 @@ In: entries of tuning/leaderboard.py. Out: text for the terminal, the report and
 """
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tuning.intervals import half_width, may_be_equal
-from tuning.leaderboard import CONTROL, Entry, difference, winner
+from tuning.leaderboard import CONTROL, Entry, difference, judged, winner
 from tuning.scores import METRICS
+from tuning.wording import names_of, short, size_text, with_interval
 
 NAMED = 3  # entries that came to nothing, of each status; more are counted
 CAUSE_CHARACTERS = 120
 FATES = {"nan": "diverged", "failed": "failed"}
-
-
-def short(number: float) -> str:
-    """A learning rate as people write it.
-
-    >>> [short(x) for x in (3e-4, 1e-2, 2.5e-5, 1.0)]
-    ['3e-4', '1e-2', '2.5e-5', '1']
-    """
-    if number == 0 or 0.1 <= abs(number) < 1000:
-        return f"{number:g}"
-    mantissa, exponent = f"{number:.3e}".split("e")
-    return f"{float(mantissa):g}e{int(exponent)}"
-
-
-def with_interval(mean: float | None, half: float | None, sign: str = "") -> str:
-    """A score, or with `sign` "+" a difference, and the half-width of its interval where there is one."""
-    if mean is None:
-        return "–"
-    return f"{mean:{sign}.3f}" + ("" if half is None else f" ± {half:.3f}")
 
 
 def recommendation(entries: Sequence[Entry]) -> str:
@@ -43,27 +25,29 @@ def recommendation(entries: Sequence[Entry]) -> str:
     best = winner(entries)
     if best is None:
         return f"No trial has a score.{_fates(entries)}"
-    others = [e for e in entries if e["train_size"] == best["train_size"] and e["rank"] and e is not best]
+    others = [e for e in judged(entries) if e["rank"] is not None and e is not best]
     others = [e for e in others if e["encoder"] != CONTROL or best["encoder"] == CONTROL]
-    several = len({entry["encoder"] for entry in (best, *others)}) > 1
+    names = _names([best, *others])
     score = f"{best['metric']} {with_interval(best['score_mean'], best['score_ci95'])}"
-    sentence = f"{_name(best, several)} at {short(best['learning_rate'])}: {score}"
+    sentence = f"{names[best['encoder']]}{best['mode']} at {short(best['learning_rate'])}: {score}"
     rival = next((e for e in others if e["mode"] != best["mode"]), others[0] if others else None)
     if best["rank"] is None:
         sentence += f", the mean of {len([s for s in best['scores'] if s is not None])} of its {best['seeds']} seeds"
     elif rival is not None:
-        sentence += f", {_comparison(best, rival, several)}"
+        sentence += f", {_comparison(best, rival, names)}"
     return f"{sentence}.{_baseline(best)}{_fates(entries)}"
 
 
-def _name(entry: Entry, several_encoders: bool) -> str:
-    return f"{entry['encoder']} {entry['mode']}" if several_encoders else entry["mode"]
+def _names(entries: Sequence[Entry]) -> dict[str, str]:
+    """What stands before an entry's mode: its encoder, where there are several."""
+    names = names_of(entry["encoder"] for entry in entries)
+    return {encoder: f"{name} " if len(names) > 1 else "" for encoder, name in names.items()}
 
 
-def _comparison(best: Entry, rival: Entry, several: bool) -> str:
+def _comparison(best: Entry, rival: Entry, names: Mapping[str, str]) -> str:
     """How the winner stands to its rival, with the paired difference, and what each costs."""
-    name = _name(rival, several)
-    if rival["mode"] == best["mode"] and (rival["encoder"] == best["encoder"] or not several):
+    name = f"{names[rival['encoder']]}{rival['mode']}"
+    if (rival["mode"], rival["encoder"]) == (best["mode"], best["encoder"]):
         name = f"{name} at {short(rival['learning_rate'])}"
     differences = difference(best, rival)
     numbers = f"{rival['score_mean']:.3f}"
@@ -115,23 +99,18 @@ def _baseline(best: Entry) -> str:
 
 def _fates(entries: Sequence[Entry]) -> str:
     """Sentences that name what diverged and what failed, with the first reason of each."""
-    several = len({entry["encoder"] for entry in entries}) > 1
+    encoders = _names(entries)
     sizes = len({entry["train_size"] for entry in entries}) > 1
     found = ""
     for status, word in FATES.items():
         lost = [entry for entry in entries if entry["status"] == status]
-        names = [f"{_name(e, several)} at {short(e['learning_rate'])}" for e in lost[:NAMED]]
+        names = [f"{encoders[e['encoder']]}{e['mode']} at {short(e['learning_rate'])}" for e in lost[:NAMED]]
         if sizes:
             names = [f"{name} on {size_text(e['train_size'])}" for name, e in zip(names, lost, strict=False)]
         if lost:
             more = f" and {len(lost) - NAMED} more" if len(lost) > NAMED else ""
             found += f" {word.capitalize()}: {', '.join(names)}{more} ({_cut(lost[0]['error'] or 'no reason given')})."
     return found
-
-
-def size_text(size: int | None) -> str:
-    """A number of training examples."""
-    return "all examples" if size is None else f"{size:,} examples"
 
 
 def _cut(text: str) -> str:

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tuning.leaderboard import Entry, write_rows
-from tuning.recommendation import short, with_interval
+from tuning.leaderboard import Entry, judged, write_rows
+from tuning.wording import names_of, short, with_interval
 
 Row = dict[str, Any]
 Grid = tuple[list[str], list[list[str]]]
@@ -32,7 +32,7 @@ def make_rows(boards: Mapping[str, Sequence[Entry]], failed: Mapping[str, str]) 
     """
     rows: list[Row] = []
     for task, entries in boards.items():
-        of_size = [entry for entry in entries if entry["train_size"] == entries[0]["train_size"]]
+        of_size = judged(entries)
         best: dict[str, Entry] = {}
         for entry in sorted(of_size, key=lambda one: not one["recommended"]):
             best.setdefault(entry["encoder"], entry)
@@ -73,7 +73,7 @@ def grid(rows: Sequence[Row]) -> Grid:
     if len(tasks) > 1:
         means = [_mean([found.get((task, encoder)) for task in tasks]) for encoder in encoders]
         lines.append(["mean", "", *means, ""])
-    return ["task", "metric", *encoders, "test"], lines
+    return ["task", "metric", *names_of(encoders).values(), "test"], lines
 
 
 def _cell(row: Row | None) -> str:
