@@ -238,6 +238,7 @@ def test_a_check_finds_what_is_wrong_with_files_resources_and_the_space_without_
         ({"name": "other"}, ["sweep.encoders=pretrained", "run cloze pretrain first"]),
         ({"name": "other", "sweep.encoders": ["random"]}, ["random", "whose shape to copy"]),
         ({"finetune.length": 64}, ["finetune.length=64", "at most 32"]),
+        ({"finetune.mode": "frozen", "head.kind": "embedding"}, ["finetune.mode=frozen", "head.layers=linear"]),
         ({"finetune.mode": "top_k", "finetune.top_k": 9}, ["finetune.top_k=9", "has 2 layers", "top_k<=2"]),
     ],
 )
