@@ -15,7 +15,6 @@ from typing import Any
 
 from tuning.wording import short
 
-
 # Colours that matplotlib writes into the SVG, each standing for a variable of the page.
 INK, MUTED, LINE = "#000001", "#000002", "#000003"
 SERIES = ("#000011", "#000012", "#000013", "#000014", "#000015")

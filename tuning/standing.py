@@ -15,7 +15,7 @@ from tuning.trials import Result, Trial
 
 STATES = ("waiting", "running", "done", "failed", "nan")
 SHOWN_ENTRIES = 10
-KEPT = ("encoder", "mode", "learning_rate", "epochs", "score_mean", "score_std", "seeds", "status")
+KEPT = ("train_size", "encoder", "mode", "learning_rate", "epochs", "score_mean", "score_ci95", "seeds", "status")
 
 
 class Standing:
