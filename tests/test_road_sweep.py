@@ -68,7 +68,8 @@ def test_the_leaderboard_says_who_won_and_at_what_cost(swept, home):
     assert {(e["encoder"], e["mode"]) for e in entries} == {
         (encoder, mode) for encoder in ("pretrained", "random") for mode in ("frozen", "full")
     }
-    assert entries[0]["test_score"] > 0.8 and all(entry["test_score"] is None for entry in entries[1:])
+    tested = [entry["test_score"] for entry in entries if entry["test_score"] is not None]
+    assert len(tested) == 1 and tested[0] > 0.8
     for entry in entries:
         assert {"learning_rate", "score_std", "seconds", "trained_parameters"} <= set(entry)
         assert (entry["seeds"], entry["metric"], entry["status"]) == (2, "accuracy", "done")
