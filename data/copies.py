@@ -17,9 +17,13 @@ def copy_keys(examples: Examples) -> list[Key]:
     columns: list[list[Any]] = [examples.texts]
     columns += [column for column in (examples.pairs, examples.choices) if column is not None]
     return [
-        tuple(" ".join(text.casefold().split()) for cell in cells for text in ([cell] if isinstance(cell, str) else cell))
+        tuple(" ".join(text.casefold().split()) for cell in cells for text in _texts(cell))
         for cells in zip(*columns, strict=True)
     ]
+
+
+def _texts(cell: str | list[str]) -> list[str]:
+    return [cell] if isinstance(cell, str) else cell
 
 
 def copies_across(keys: Mapping[str, str], splits: Mapping[str, Examples]) -> list[str]:

@@ -1,8 +1,8 @@
 """Training examples -> those of them that are held out for validation and test, where no file is given for these. Pure.
 
-In: examples, the share of each split, a seed. Out: numbers of examples. What must stay together goes as one: copies of a
-text (data/copies.py), a group of the task's, the questions about one context. Labels keep their shares where each text
-has one; whatever its kind, no label leaves training.
+In: examples, the share of each split, a seed. Out: numbers of examples. What must stay together goes as one: copies of
+a text (data/copies.py), a group of the task's, the questions about one context. Labels keep their shares where each
+text has one; whatever its kind, no label leaves training.
 """
 
 from collections import Counter
@@ -119,7 +119,7 @@ def _quotas(counts: Counter[str], shares: Mapping[str, float]) -> dict[str, dict
 
 
 def _choose(order: list[_Unit], quota: Mapping[str, int], kept: Counter[str]) -> list[_Unit]:
-    """Units that fill the quota as nearly as they can; what they take is taken from `kept`, of which none may go out."""
+    """Units that fill the quota as nearly as they can; what they take is taken from `kept`, which stays above 0."""
     need = Counter(quota)
     chosen: dict[int, _Unit] = {}
 

@@ -1,7 +1,7 @@
 """The files of a task whose head.kind is left open -> the kind that they are of, and the columns of their texts.
 
-In: the task section. Out: what was found and what tells it, or a UserError: what could be of two kinds is asked for, not
-guessed. Reads labels and words of the training file; examples are data/labelled.py's.
+In: the task section. Out: what was found and what tells it, or a UserError: what could be of two kinds is asked for,
+not guessed. Reads labels and words of the training file; examples are data/labelled.py's.
 """
 
 import json
@@ -15,9 +15,10 @@ from data.conll import SUFFIXES as SENTENCE_SUFFIXES
 from data.conll import suffix_of
 from data.corpus import DOCSTRINGS
 from data.formats import Format, columns_in, read_records
-from data.labelled import named_by, number_of, of_task, path_of, table_format, unreadable
+from data.labelled import number_of
 from data.lines import READ_ERRORS
 from data.records import Bad, lacking
+from data.refusals import cannot_go_on, named_by, of_task, path_of, table_format, unreadable
 from data.squad import FIELDS, read_squad
 from data.words import words_of
 
@@ -78,13 +79,14 @@ def _of_table(key: str, path: str, format: Format, task: Task) -> Found:
     named = named_by("classification", {"text": text, "label": task.label})
     named += ", or give head.kind=embedding for pairs without a label"
     lacks = [name for name in (text, task.label) if not {name, name.split(".")[0]} & set(columns)]
-    if columns and lacks:
-        raise UserError(f"{lacking(path, lacks, columns)}; {named}")
+    if format == "jsonl" and columns and lacks:  # tables say so themselves, and what may be the cause
+        raise UserError(f"{of_task(str(lacking(path, lacks, columns)))}; {named}")
     labels: list[Any] = []
     tags_fit, most_tags = True, 0
     try:
         for record in read_records(path, format, (text, task.label), task.encoding):
             if isinstance(record, Bad):
+                cannot_go_on(record)
                 continue  # reading the examples will say so
             label = _parsed(record.values[1])
             if label is None or label != label or label == "":
@@ -96,10 +98,10 @@ def _of_table(key: str, path: str, format: Format, task: Task) -> Found:
     except UserError as error:
         raise UserError(f"{of_task(str(error))}; {named}") from None
     kind, why = _by_labels(key, task.label, labels, tags_fit and most_tags > 1)
-    texts = "" if (text, pair) == (task.text, task.text_pair) else f"; texts in {' and '.join(filter(None, (text, pair)))}"
-    if kind not in ("classification", "regression"):
-        pair = task.text_pair
-    return Found(kind, text, pair, _note(kind, f"{key} ({why}{texts})"))
+    pair = pair if kind in ("classification", "regression") else task.text_pair
+    if (text, pair) != (task.text, task.text_pair):
+        why += f"; texts in {text}" + f" and {pair}" * (pair is not None)
+    return Found(kind, text, pair, _note(kind, f"{key} ({why})"))
 
 
 def _text_columns(task: Task, columns: Sequence[str]) -> tuple[str, str | None]:

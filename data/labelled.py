@@ -1,23 +1,22 @@
 """One file of labelled examples, of any kind -> `Examples`.
 
 In: a file and the columns that the task section names. Out: its examples in order; whatever is wrong with the file is
-one UserError in one line. What several files of a task must have in common is data/tasks.py's.
+one UserError in one line (data/refusals.py). What several files of a task must have in common is data/tasks.py's.
 """
 
 import json
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from data.config import Task, UserError
 from data.conll import SUFFIXES as SENTENCE_SUFFIXES
 from data.conll import read_conll, suffix_of
 from data.examples import Example, Examples, Read
-from data.formats import COMPRESSED, SUFFIXES, Format, format_of, read_records
-from data.lines import READ_ERRORS, clean, is_text_encoding
+from data.formats import read_records
+from data.lines import READ_ERRORS, clean
 from data.records import Bad
+from data.refusals import cannot_go_on, named_by, of_task, path_of, table_format, unreadable
 from data.squad import answered, read_squad
 from data.words import words_of
 
@@ -67,26 +66,6 @@ def read_examples(
 _WANTED = {"tagging": "words and tags", "answering": "questions, contexts and answers", "embedding": "pairs of texts"}
 
 
-def path_of(key: str, file: str, task: Task) -> str:
-    """Where a file lies. Raises UserError for one that is not there, or in no encoding."""
-    if not is_text_encoding(task.encoding):
-        raise UserError(f"task.encoding={task.encoding}: no text encoding; give one such as utf-8 or cp1252")
-    path = Path(file).expanduser()
-    if not path.is_file():
-        raise UserError(f"{key}: no such file; correct the path")
-    return str(path)
-
-
-def unreadable(key: str, error: Exception) -> UserError:
-    """The mistake of a file that is cut, damaged or in another encoding."""
-    return UserError(f"{key}: cannot be read: {of_task(' '.join(str(error).split())[:160])}; repair the file")
-
-
-def of_task(remedy: str) -> str:
-    """What the readers advise for a corpus, said for a task."""
-    return re.sub(r"give (format|encoding): ", r"give task.\1=", remedy)
-
-
 def _read(
     key: str,
     file: str,
@@ -113,7 +92,8 @@ def _read(
     try:
         for record in read_records(path, format, fields, task.encoding):
             if isinstance(record, Bad):
-                yield "", str(record)
+                cannot_go_on(record)
+                yield "", of_task(str(record))
                 continue
             values = dict(zip(fields, record.values, strict=True))
             try:
@@ -126,29 +106,6 @@ def _read(
             yield f"{file}:{record.line}", example
     except UserError as error:
         raise UserError(f"{of_task(str(error))}; {named_by(kind, columns, group)}") from None
-
-
-def table_format(key: str, path: str, task: Task, others: Sequence[str] = ()) -> Format:
-    """The format of a file of columns. Raises UserError where neither task.format nor its suffix tells one.
-
-    `others`: suffixes that would do too.
-    """
-    format = task.format if task.format not in (None, "conll") else format_of(path)
-    if format is None or format == "text" or task.format == "conll":
-        known = [*(suffix for suffix, name in SUFFIXES.items() if name != "text"), *others]
-        what = "task.format=conll is for kind tagging" if task.format == "conll" else "its suffix tells no format"
-        raise UserError(f"{key}: {what}; give one of {' '.join(known)}, also with {' '.join(COMPRESSED)}, or "
-                        f"task.format=FORMAT")  # fmt: skip
-    return format  # pyright: ignore[reportReturnType]
-
-
-def named_by(kind: str, columns: Mapping[str, str], group: str | None = None) -> str:
-    """How a user names the columns of a file."""
-    names = [f"task.{name}=COLUMN" for name in columns if "[" not in name]
-    names += ["task.choices=[COLUMN,...]"] if any("[" in name for name in columns) else []
-    names += ["task.group=COLUMN"] if group is not None else []
-    has_pair = kind not in ("classification", "regression") or "text_pair" in columns
-    return f"name them with {', '.join(names)}{'' if has_pair else ' (a second text with task.text_pair=COLUMN)'}"
 
 
 def columns_of(task: Task, kind: str, loss: str = "in_batch") -> dict[str, str]:

@@ -213,10 +213,10 @@ def _divided(
         there = {examples.targets[number] for number in made["validation"]}
         times = Counter(examples.targets)
         if lacking := sorted(label for label in times if times[label] >= LEAST_SPLIT and label not in there):
-            notes.append(f"{key}: all examples of the label {_named(lacking)} are of one group, or copies: none of them "
-                         f"is in validation")  # fmt: skip
-    return {split: splits.get(split) or examples.take(parts[split]) for split in ("train", "validation", "test")
-            if split in parts or split in splits}  # fmt: skip
+            notes.append(f"{key}: all examples of the label {_named(lacking)} are of one group, or copies: none is in "
+                         f"validation")  # fmt: skip
+    divided = splits | {split: examples.take(numbers) for split, numbers in parts.items()}
+    return {split: divided[split] for split in ("train", "validation", "test") if split in divided}
 
 
 def _undivided(key: str, task: Task, examples: Examples, split: str, share: float) -> UserError:

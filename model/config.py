@@ -138,9 +138,17 @@ class Head(Section):
     """embedding: put before a passage, or the second text."""
 
     @property
-    def reads_features(self) -> bool:
-        """Whether a frozen encoder's pooled vector is all that it wants: such vectors can be kept."""
-        return self.kind in ("classification", "multi_label", "regression")
+    def has_weights(self) -> bool:
+        """Whether there is anything to train where the encoder is frozen."""
+        return self.kind != "embedding" or self.layers is not None or self.loss == "softmax"
+
+    @property
+    def reads_features(self) -> Literal["cls", "mean", "max", "tokens"] | None:
+        """What it wants of a frozen encoder's outputs, which can be kept: a pooling, or the states of all tokens; None
+        where it has nothing to train on them."""
+        if self.kind in ("tagging", "answering"):
+            return "tokens"
+        return self.pooling if self.has_weights else None
 
     @model_validator(mode="after")
     def _fits_kind(self) -> "Head":

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from data.config import UserError
 
 STAGES = ("starting", "reading", "forward", "backward", "all-reduce", "update", "evaluating", "saving", "exporting")
+POINTS = ("saving:state", "saving:file", "saving:manifest", "saving:retention")  # inside the stage saving
 FAULTS = ("kill", "raise", "stall", "nan")
 
 Strike = Callable[[str, int, int], None]
@@ -65,7 +66,8 @@ class Beacon:
 
 def poison(module: Any, beacon: Beacon, asked: str) -> None:
     """The fault "nan:RANK:STEP" of CLOZE_FAULT: the loss of that rank in that step is no number, in every group."""
-    places = {word.removeprefix("nan:") for word in asked.split() if word.startswith("nan:")}
+    asked_for = (word.removesuffix(":forward") for word in asked.split() if word.startswith("nan:"))
+    places = {word.removeprefix("nan:") for word in asked_for}
 
     def spoil(module: Any, inputs: Any, outputs: Any) -> Any:
         if beacon.stage == "forward" and f"{beacon.rank}:{beacon.step}" in places:
@@ -91,10 +93,11 @@ def _fault_of(word: str) -> Strike:
     kind, _, rest = word.partition(":")
     of_rank, _, rest = rest.partition(":")
     at_step, _, at_stage = rest.partition(":")
-    if kind not in FAULTS or not of_rank.isdecimal() or not at_step.isdecimal():
+    places = ("", "forward") if kind == "nan" else ("", *STAGES[1:], *POINTS)
+    if kind not in FAULTS or not of_rank.isdecimal() or not at_step.isdecimal() or at_stage not in places:
         raise UserError(
             f"CLOZE_FAULT={word}: no fault; give KIND:RANK:STEP[:STAGE], KIND one of {', '.join(FAULTS)}, STAGE one of "
-            f"{', '.join(STAGES[1:])}"
+            f"{', '.join((*STAGES[1:], *POINTS))} (nan: forward)"
         )
 
     def strike(stage: str, rank: int, step: int) -> None:

@@ -15,6 +15,7 @@ from data.config import UserError
 from orchestration.cluster import joined
 from orchestration.progress import run_log
 from orchestration.recipe import load_config
+from orchestration.switches import check_switches
 
 WATCH_SECONDS = 2.0
 PLAIN_SECONDS = 15.0  # between two lines of a run that is watched through a pipe
@@ -82,6 +83,7 @@ def doctor(options: argparse.Namespace) -> int:
     if options.recipe is None and not any(word.startswith("name=") for word in options.overrides):
         options.overrides.append("name=doctor")  # a name makes no difference here
     config = load_config(options.recipe, options.overrides)
+    check_switches()
     from orchestration.doctor import examine
 
     with tempfile.TemporaryDirectory() as folder, run_log(Path(folder)) as terminal, joined(config.cluster):

@@ -8,7 +8,8 @@ import re
 from typing import Annotated, Literal
 
 import yaml
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+from pydantic_core import PydanticCustomError
 
 from data.config import Corpus, Masking, Rows, Section, Task, Tokenizer, form_of
 from model.config import AskedHead, Encoder, Objective
@@ -119,12 +120,21 @@ class Zero(Section):
         return self
 
 
+def _workers(value: object) -> object:
+    """Refuse what is neither a number of workers nor the fewest and the most of them."""
+    numbers = value if isinstance(value, list | tuple) else (value, value)
+    if len(numbers) != 2 or not all(type(number) is int and number > 0 for number in numbers):
+        raise PydanticCustomError("workers", "neither a number of workers from 1 on nor two, [FEWEST, MOST]")
+    if numbers[0] > numbers[1]:
+        ordered = {"fewest": numbers[1], "most": numbers[0]}
+        raise PydanticCustomError("workers", "the fewest come first: [{fewest}, {most}]", ordered)
+    return value
+
+
 class Scaling(Section):
     """Workers and what each asks of Ray."""
 
-    workers: Annotated[
-        Annotated[Size, Tag("number")] | Annotated[tuple[Size, Size], Tag("list")], Discriminator(form_of)
-    ] = 2
+    workers: Annotated[Size | tuple[Size, Size], BeforeValidator(_workers)] = 2
     """Ray Train workers; [min, max]: as many of them as the cluster has room for, also while it trains."""
     cpus_per_worker: Annotated[float, Field(gt=0)] = 0.5
     """CPUs a worker asks of Ray. Keep some for Ray Data: workers that take every CPU starve the reader."""
@@ -135,15 +145,6 @@ class Scaling(Section):
     Lost and drained nodes do not count."""
     stuck_seconds: Annotated[float, Field(gt=0)] = 600
     """A worker that stays in one stage of a step for longer is named and started again."""
-
-    @model_validator(mode="after")
-    def _fewest_first(self) -> "Scaling":
-        if self.min_workers > self.max_workers:
-            raise ValueError(
-                f"workers=[{self.min_workers}, {self.max_workers}]: the fewest come first; give "
-                f"[{self.max_workers}, {self.min_workers}]"
-            )
-        return self
 
     @property
     def told_workers(self) -> str:
@@ -232,7 +233,6 @@ class Config(Section):
                 f"encoder.init={self.encoder.init} brings a vocabulary; give tokenizer.path={self.encoder.init} too"
             )
         return self
-
 
     def _check_phases(self) -> None:
         """Raise ValueError where the phases of rows and steps are not the same ones."""

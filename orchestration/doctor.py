@@ -4,7 +4,6 @@ In: a config, and a Ray that this process has joined. Out: findings, or a UserEr
 does not answer in time is a finding; what counts as a fault stands in orchestration/findings.py.
 """
 
-import os
 import time
 import uuid
 from collections.abc import Iterator
@@ -20,9 +19,9 @@ from orchestration.findings import FULL, QUICK, asks_gpus, judge
 from orchestration.pins import PACKAGES
 from orchestration.probe import REDUCED_BYTES, Facts, Probe
 from orchestration.survey import Finding, Place, Ring, Survey
+from orchestration.switches import logical_gpus
 
 PATIENCE_SECONDS = 40.0  # a node's first process may have to import Ray from a network's disk
-LOGICAL_GPUS = "CLOZE_LOGICAL_GPUS"
 
 
 def examine(config: Config, patience: float = PATIENCE_SECONDS) -> list[Finding]:
@@ -52,7 +51,7 @@ def check_nodes(config: Config, patience: float = PATIENCE_SECONDS) -> None:
     gpus = asks_gpus(config)
     if len(places) == 1:
         facts = _look(config, places[0], gpus)
-        survey = Survey(config, facts, places, {places[0].id: facts}, logical_gpus=_logical())
+        survey = Survey(config, facts, places, {places[0].id: facts}, logical_gpus=logical_gpus())
     else:
         with _asked(config, places, patience, gpus) as (survey, _):
             pass
@@ -79,13 +78,9 @@ def _places() -> tuple[Place, ...]:
     return tuple(sorted(found, key=lambda place: (not place.head, place.address, place.id)))
 
 
-def _logical() -> bool:
-    return os.environ.get(LOGICAL_GPUS) == "1"
-
-
 def _look(config: Config, where: Place, gpus: bool) -> Facts:
     """The driver's own facts; `where` is its node."""
-    return probe.look(PACKAGES, _storage(config), "", None, where.gpus if gpus and not _logical() else None)
+    return probe.look(PACKAGES, _storage(config), "", None, where.gpus if gpus and not logical_gpus() else None)
 
 
 def _storage(config: Config) -> str:
@@ -108,7 +103,7 @@ def _asked(
             words = {}
             for node in places:
                 actors[node.id] = _actor(node)
-                counted = node.gpus if gpus and not _logical() else None
+                counted = node.gpus if gpus and not logical_gpus() else None
                 word = actors[node.id].look.remote(PACKAGES, _storage(config), folder, node.id, counted)
                 words[word] = node.id
             ray.wait(list(words), num_returns=len(words), timeout=max(until - time.monotonic(), 1))
@@ -121,7 +116,7 @@ def _asked(
                 elif told["storage"] is None and (fault := _not_seen(config, folder, key)):
                     unseen[key] = fault
             facts = _look(config, places[0], gpus=False)
-        yield Survey(config, facts, places, answers, unseen, logical_gpus=_logical()), actors
+        yield Survey(config, facts, places, answers, unseen, logical_gpus=logical_gpus()), actors
     finally:
         for actor in actors.values():
             ray.kill(actor)

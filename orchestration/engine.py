@@ -216,7 +216,7 @@ class DeepSpeedEngine:
     def _held(self) -> list[Tensor]:
         """This rank's tensors of weights and optimizer, those that ZeRO shards in its own flat form."""
         optimizer = self.engine.optimizer
-        weights = [p for p in self.module.parameters() if p.requires_grad]
+        weights: list[Any] = [p for p in self.module.parameters() if p.requires_grad]
         if self.stage == 0:
             return moments(optimizer, weights) + weights
         flat = optimizer.fp32_partitioned_groups_flat if self.stage == 3 else optimizer.single_partition_of_fp32_groups

@@ -28,6 +28,8 @@ class Gate:
         """`tell` hears of each bad step, also of the one that ends training; `hint` ends its error."""
         self.largest = largest
         self.in_a_row = 0
+        self.last: StepRecord | None = None
+        """The bad step that ended training: nobody but `tell` hears of it else."""
         self._tell, self._hint = tell, hint
 
     def judge(self, record: "StepRecord") -> None:
@@ -39,6 +41,7 @@ class Gate:
         self.in_a_row += 1
         self._tell(record)
         if self.in_a_row >= self.largest:
+            self.last = record
             if math.isfinite(record.loss):
                 what = f"the gradient's norm is {record.gradient_norm} (loss {record.loss:g}, "
             else:

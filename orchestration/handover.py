@@ -60,7 +60,7 @@ class Handover:
             if self._rank == 0:
                 fault = self._guarded(step, lambda: self._conclude(step, facts))
                 if fault is not None:
-                    ray.get(self._pacer.warn.remote(f"a save failed, training goes on: {fault}"))
+                    self.warn(f"a save failed, training goes on: {fault}")
                 ray.get(self._pacer.settle.remote(step, fault))
             return ray.get(self._pacer.verdict.remote(step))
         except RayError as error:  # the driver is gone, and this process will be
@@ -137,6 +137,10 @@ class Handover:
     def _shares_a_disk(self) -> bool:
         """Whether the desk and the checkpoints lie on one: else deleting these makes no room for that."""
         return not is_remote(self._run) and self._run in self.desk.parents
+
+    def warn(self, text: str) -> None:
+        """Tell the user, in log, status and summary."""
+        ray.get(self._pacer.warn.remote(text))
 
     def clear(self) -> None:
         """Leave nothing on the desk."""

@@ -67,6 +67,13 @@ class Journal:
             self._carrier.start()
             self._carried = time.monotonic()
 
+    def write_last_step(
+        self, record: StepRecord, seconds: float, waited_seconds: float, budget_share: float | None = None
+    ) -> None:
+        """The step that ended the run: no checkpoint will bring its line to the storage."""
+        self.write_step(record, seconds, waited_seconds, budget_share)
+        self._carry_beside()
+
     def _carry_beside(self) -> None:
         """Training does not wait for the storage; a checkpoint does (orchestration/saving.py)."""
         try:

@@ -6,8 +6,8 @@ run's folder. What is counted stands in orchestration/budget.py.
 Tokens are counted by steps, from the checkpoint on: what a fault made the run repeat counts once, and the same steps
 give the same count, whatever the number of workers. Time is counted by the clock of rank 0, while the worker group
 exists: loading, repeated steps, evaluations and saves count, waiting for workers does not. The schedule goes by what
-the first step found of the budget. The time reaches the other ranks in the all-reduce of each step; the file, written every LEDGER_SECONDS, keeps what was spent since the checkpoint when a driver
-is killed.
+the first step found of the budget. The time reaches the other ranks in the all-reduce of each step; the file, written
+every LEDGER_SECONDS, keeps what was spent since the checkpoint when a driver is killed.
 """
 
 import logging
@@ -86,8 +86,9 @@ class Ledger:
         schedule begins here."""
         self.spent = replace(self._after(seconds), tokens=self.spent.tokens)
         if self._done == 0:
-            lead = {"seconds_before_steps": self.spent.seconds, "worker_seconds_before_steps": self.spent.worker_seconds}
-            self._before, self.spent = replace(self._before, **lead), replace(self.spent, **lead)
+            lead = [self.spent.seconds, self.spent.worker_seconds]
+            self._before = Spent(self._before.tokens, self._before.seconds, self._before.worker_seconds, *lead)
+            self.spent = Spent(self.spent.tokens, *lead, *lead)
 
     def count(self, step: int, sums: Mapping[str, float], seconds: float) -> None:
         """A step spends its tokens, over all ranks, and the agreed time, as its all-reduce told them."""

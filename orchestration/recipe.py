@@ -5,19 +5,22 @@ one line per fault: dotted key, given value, what is allowed, what to do.
 Precedence: default < recipe < `key.path=value` < sweep point, all through `build_config`.
 """
 
-from collections.abc import Iterable, Mapping
+import copy
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from data.config import FORMS, Source, UserError
+from data.config import FORMS, UserError
 from orchestration import credentials
 from orchestration.config import FLOAT, Config
 
 RECIPES = Path(__file__).parent / "recipes"
+LENGTHS = {"too_short": "a list of {actual_length}; give at least {min_length}",
+           "too_long": "a list of {actual_length}; give at most {max_length}"}  # fmt: skip
 
 
 class _Loader(yaml.SafeLoader):
@@ -97,7 +100,7 @@ def build_config(values: Mapping[str, Any], changes: Mapping[str, Any]) -> Confi
     """
     if faults := [*credentials.complaints(dict(values)), *credentials.complaints(dict(changes))]:
         raise UserError("\n".join(dict.fromkeys(faults)))
-    tree: dict[str, Any] = yaml.safe_load(yaml.safe_dump(dict(values)))  # a deep copy of plain data
+    tree: dict[str, Any] = copy.deepcopy(dict(values))
     for dotted, value in changes.items():
         node = tree
         *parents, last = dotted.split(".")
@@ -132,9 +135,7 @@ def _explain(fault: Any) -> str:
     given = repr(fault["input"])
     given = given if len(given) <= 80 else given[:77] + "..."
     if fault["type"] == "extra_forbidden":
-        owner: Any = Config
-        for part in location[:-1]:
-            owner = _section(owner, part)
+        owner = _owner(location[:-1])
         allowed = list(owner.model_fields) if owner else []
         close = get_close_matches(str(location[-1]), allowed, n=1)
         hint = f"did you mean {close[0]}?" if close else f"allowed here: {', '.join(allowed)}"
@@ -142,17 +143,31 @@ def _explain(fault: Any) -> str:
     if fault["type"] == "value_error":
         message = str(fault["ctx"]["error"])
         return f"{key}: {message}" if key else message
+    if fault["type"] == "model_type":
+        owned = list(_owner(location).model_fields)
+        return f"{key}={given}: a section, not a value; give one of its keys, {', '.join(f'{key}.{k}' for k in owned)}"
+    if fault["type"] in LENGTHS:
+        fault = {**fault, "msg": LENGTHS[fault["type"]].format(**fault["ctx"])}
     if fault["type"] == "missing":
         return f"{key}: missing; give {key}=VALUE"
     way = "in the recipe" if any(isinstance(part, int) for part in location) else f"with {key}=VALUE or in the recipe"
     return f"{key}={given}: {fault['msg'][0].lower()}{fault['msg'][1:]}; change it {way}"
 
 
-def _section(owner: Any, part: object) -> Any:
-    """The section class under `owner.part`, None where there is none."""
-    if owner is None or isinstance(part, int):
-        return owner
-    annotation = owner.model_fields[part].annotation if part in owner.model_fields else None
-    if part == "sources":
-        return Source
-    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+def _owner(location: list[Any]) -> Any:
+    """The section class at a place in the config, None where there is none: a section, or one of a list of them."""
+    owner: Any = Config
+    for part in location:
+        if isinstance(part, int):
+            continue
+        field = owner.model_fields.get(part) if owner else None
+        owner = next(_sections_of(field.annotation), None) if field else None
+    return owner
+
+
+def _sections_of(annotation: Any) -> Iterator[Any]:
+    """The section classes that a type speaks of: of Budget | None it is Budget."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from _sections_of(inner)

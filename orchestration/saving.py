@@ -68,13 +68,16 @@ class Saver:
         self._judged = beginning.manifest is None or beginning.manifest.get("eval_loss") is not None
         self._thread: threading.Thread | None = None
         self._amending: threading.Thread | None = None
+        self._unwritten: tuple[int, float] | None = None  # an evaluation that a manifest lacks: step and loss
         self._fault: str | None = None
         self._failures = 0
+        self._before: Mapping[str, float] = (beginning.manifest or {}).get("saving", {})
         self.stall_seconds = 0.0
-        """What training waited for, in all saves."""
+        """What training waited for, in all saves of this group."""
         self.beside_seconds = 0.0
         """What the threads took beside it."""
         self.saves = 0
+        """Those of this group that count."""
         # What kills left there, whichever rank's it was. No rank writes before all have come this far.
         shutil.rmtree(self._handover.desk.parent, ignore_errors=True)
 
@@ -113,18 +116,18 @@ class Saver:
         loss = eval_loss if eval_loss is not None and math.isfinite(eval_loss) else None
         facts = {
             "step": step, **self._made_by, **self._owner, "versions": {name: _version(name) for name in PACKAGES},
-            "eval_loss": loss, "spent": dict(spent),
+            "eval_loss": loss, "spent": dict(spent), "saving": self.told(1),
         }  # fmt: skip
         self._saved, self._judged = step, loss is not None
         self._thread = threading.Thread(target=self._finish, args=(step, facts, fault), daemon=True, name="cloze-save")
         self._thread.start()
-        self.saves += 1
         self.stall_seconds += time.perf_counter() - begun
 
     def finish(self) -> None:
         """Wait for the save that is on its way. Raises SavingError where the last one failed."""
         begun = time.perf_counter()
         self._await()
+        self._amend()
         self.stall_seconds += time.perf_counter() - begun
         self._handover.clear()
         with suppress(OSError):  # another rank's desk is still there
@@ -138,13 +141,14 @@ class Saver:
             self._thread.join(seconds)
         return self._fault is None and (self._thread is None or not self._thread.is_alive())
 
-    def told(self) -> dict[str, Any]:
-        """For the summary, once all is saved: what saving cost."""
-        return {
-            "checkpoints_saved": self.saves,
-            "checkpoint_stall_seconds": round(self.stall_seconds, 3),
-            "checkpoint_seconds_beside": round(self.beside_seconds, 3),
+    def told(self, more: int = 0) -> dict[str, float]:
+        """What saving cost the run so far, over its worker groups; `more`: a save that is on its way."""
+        costs = {
+            "checkpoints_saved": self.saves + more,
+            "checkpoint_stall_seconds": self.stall_seconds,
+            "checkpoint_seconds_beside": self.beside_seconds,
         }
+        return {name: round(self._before.get(name, 0) + cost, 3) for name, cost in costs.items()}
 
     def _write(self, step: int) -> str | None:
         """Write this rank's state on its desk; a text: it could not. Every rank runs through engine.save."""
@@ -165,7 +169,9 @@ class Saver:
     def _finish(self, step: int, facts: dict[str, Any], fault: str | None) -> None:
         """The thread."""
         begun = time.perf_counter()
+        self._amend()  # before this save deletes what is neither new nor the best
         self._fault = self._handover.complete(step, facts, fault)
+        self.saves += self._fault is None
         if self._fault is None and facts["eval_loss"] is not None:
             self._best = min(self._best, facts["eval_loss"])
         self.beside_seconds += time.perf_counter() - begun
@@ -190,17 +196,23 @@ class Saver:
             return
         self._best = min(self._best, loss)
         if self._rank == 0:
-            self._amending = threading.Thread(target=self._amend, args=(step, loss), daemon=True, name="cloze-amend")
+            self._unwritten = step, loss
+            self._amending = threading.Thread(target=self._amend, daemon=True, name="cloze-amend")
             self._amending.start()
 
-    def _amend(self, step: int, loss: float) -> None:
+    def _amend(self) -> None:
+        """Write the evaluation that a manifest lacks; one that cannot be written is said, and tried again later."""
+        if self._unwritten is None:
+            return
+        step, loss = self._unwritten
         folder = checkpoint.folder_of(self._run, step)
         try:
             manifest = checkpoint.read_manifest(folder, self._owner)
             if isinstance(manifest, dict):
                 self._handover.put_manifest(folder, {**manifest, "eval_loss": loss})
+            self._unwritten = None
         except OSError as error:
-            logger.warning("the held-out loss of %s could not be written: %s", folder.name, error)
+            self._handover.warn(f"the held-out loss of {folder.name} could not be written: {error}")
 
 
 def _version(package: str) -> str | None:

@@ -5,7 +5,6 @@ what to do. Who wins is tuning/leaderboard.py's, in which words tuning/recommend
 """
 
 import argparse
-import json
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from orchestration.identity import SWEEP_SECTIONS
 from orchestration.progress import Progress, Stage
 from orchestration.recipe import load_config
 from orchestration.run import check_identity, check_storage, fetch_run, folder_of
+from orchestration.switches import check_switches
 from orchestration.terminal import printable
 from orchestration.verbs import as_typed, await_nodes, in_run, on_nodes
 
@@ -30,7 +30,8 @@ SHOWN_ENTRIES = 30
 def sweep(options: argparse.Namespace) -> int:
     """Run a sweep and print its leaderboard."""
     config = load_config(options.recipe, options.overrides)
-    from tuning.inputs import check_resources
+    check_switches()
+    from tuning.inputs import check_resources, resolved
     from tuning.report import write_report
     from tuning.sweep import sweep as run_sweep
 
@@ -75,7 +76,7 @@ def sweep(options: argparse.Namespace) -> int:
         print(places, file=terminal.out)
         if config.sweep.must_beat_random and not all(beats):
             return 1
-        print("\nnext:\n" + "\n".join(f"  {line}" for line in _next_commands(tasks[first], best)), file=terminal.out)
+        print("\nnext:\n" + "\n".join(f"  {line}" for line in _next_commands(resolved(tasks[first]), best)), file=terminal.out)
         return 0
 
     return in_run(config, run, work)
@@ -100,14 +101,14 @@ def _checked(tasks: Mapping[str, Config], nodes: Sequence[Any]) -> list[str]:
 
 def planned(tasks: Mapping[str, Config]) -> list[str]:
     """What a sweep would run, a line for each task, and what its trials ask for, a line for each mode."""
-    from tuning.space import points
+    from tuning.space import count_points, points
 
     lines: list[str] = []
     asked: dict[str, None] = {}
     total = 0
     for task, config in tasks.items():
         sweep = config.sweep
-        counts = {"points": len(points(config)), "encoders": len(sweep.encoders), "seeds": sweep.seeds}
+        counts = {"points": count_points(config), "encoders": len(sweep.encoders), "seeds": sweep.seeds}
         counts |= {"training sizes": len(sweep.train_sizes)} if sweep.train_sizes else {}
         number = 1
         for count in counts.values():
@@ -232,11 +233,9 @@ def _next_commands(config: Config, best: Path) -> list[str]:
     folders = [Path(name) for name in config.sweep.encoders if name not in ("pretrained", "random")]
     encoder = as_typed(folders[0] if folders else folder_of(config) / "export")
     cloze = "cloze" if shutil.which("cloze") else ".venv/bin/cloze"
-    found = best.parent / "winner.json"
-    kind = json.loads(found.read_text(encoding="utf-8"))["kind"] if found.is_file() else config.head.kind
-    use = "embed" if kind == "embedding" else "predict"
+    use = "embed" if config.head.kind == "embedding" else "predict"
     is_table = use == "predict" and (
-        config.task.text_pair or config.task.choices or kind in ("answering", "multiple_choice")
+        config.task.text_pair or config.task.choices or config.head.kind == "answering"
     )
     return [
         f"{cloze} {use} {as_typed(best)} FILE{'.csv' if is_table else '.txt'}",

@@ -26,6 +26,7 @@ from orchestration.following import following, step_text, told_loss
 from orchestration.plan import phases_of
 from orchestration.progress import Update
 from orchestration.run import cache_of
+from orchestration.switches import fault
 from orchestration.weights import located
 
 logger = logging.getLogger(__name__)
@@ -77,7 +78,6 @@ def pretrain(
     from ray.train.v2.api.exceptions import TrainingFailedError
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    from orchestration.beacon import faults_of
     from orchestration.group import RESIZE_SECONDS, Collectives, WorkerGroup
     from orchestration.pacer import Pacer
     from orchestration.segments import Plan, PlanPhase, order_of
@@ -85,7 +85,6 @@ def pretrain(
     from orchestration.worker import Job, pretrain_worker
 
     _check_beginning(config, run, stores)
-    faults_of(os.environ.get("CLOZE_FAULT", ""))  # a test's mistake is told before anything starts
     weights, batch = config.corpus.weights, config.pretrain.global_batch
     plan = Plan(
         run=str(run),
@@ -115,7 +114,7 @@ def pretrain(
         steps_per_epoch=tuple(order_of(store, weights, config.seed, batch).steps_per_epoch for store in stores),
         evaluates_before=plan.evaluates_before if all(store.held_out.num_rows for store in stores) else never,
         dump_batches=str(Path(dump_batches).absolute()) if dump_batches else None,
-        fault=os.environ.get("CLOZE_FAULT"),
+        fault=fault(),
         pacer=pacer,
     )
     scaling = config.scaling

@@ -29,6 +29,7 @@ from orchestration.progress import Progress, Stage, log_path, run_log
 from orchestration.pulse import beating
 from orchestration.recipe import load_config
 from orchestration.run import folder_of, held, summary_of
+from orchestration.switches import check_switches
 
 QUIET_SECONDS = 8  # a cluster that has CPUs free answers sooner, even where its first process must start
 
@@ -44,6 +45,7 @@ def show(options: argparse.Namespace) -> int:
 def pretrain(options: argparse.Namespace) -> int:
     """Prepare rows and train; or only say what would be done."""
     config = load_config(options.recipe, options.overrides)
+    check_switches()
     from data.phases import longest
     from data.tally import tell
     from orchestration import trainer

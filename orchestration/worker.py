@@ -79,7 +79,7 @@ class Job:
     evaluates_before: Callable[[int], bool]
     """Whether held-out rows are evaluated before a step is trained, or behind the last one."""
     dump_batches: str | None
-    fault: str | None
+    fault: str
     pacer: Any
 
     def epoch_of(self, step: int) -> int:
@@ -137,8 +137,8 @@ def pretrain_worker(job: Job) -> None:
     start = beginning.step
     ledger = open_ledger(run, beginning.manifest, start, config, job.pacer, began)
     generation: Any = ray.get(job.pacer.generation.remote())
-    beacon.strike = dict(enumerate(faults_of(job.fault or ""), start=1)).get(generation)
-    poison(engine.module, beacon, job.fault or "")
+    beacon.strike = dict(enumerate(faults_of(job.fault), start=1)).get(generation)
+    poison(engine.module, beacon, job.fault)
     beacon.at("starting", start)
     load(engine, run, beginning)
     beacon.at("starting")
@@ -245,6 +245,8 @@ def pretrain_worker(job: Job) -> None:
         beacon.at("saving")
         saver.finish()
     except (FloatingPointError, SavingError) as error:  # on all ranks alike, and the same again after a restart
+        if journal and gate.last:
+            journal.write_last_step(gate.last, *clock.lap(), None if total_steps else ledger.share())
         saver.settle(SETTLE_SECONDS)
         ray.get(job.pacer.fail.remote(str(error)))
         return

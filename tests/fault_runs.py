@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import psutil
 import pytest
@@ -95,6 +95,8 @@ def nodes() -> Iterator[Nodes]:
 class Driver:
     """One `cloze pretrain` in a process of its own."""
 
+    started: ClassVar[list["Driver"]] = []
+
     def __init__(self, home: Path, address: str, name: str, *words: str, **environment: str) -> None:
         self.run = home / "runs" / name
         self._log = (home / f"{name}.log").open("a")
@@ -103,8 +105,9 @@ class Driver:
             stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log,
             env={**os.environ, "RAY_ADDRESS": address, "AWS_EC2_METADATA_DISABLED": "true", **environment},
         )  # fmt: skip
+        self.started.append(self)
 
-    def wait(self, seconds: float = 240) -> int:
+    def wait(self, seconds: float = 500) -> int:
         """The exit code."""
         try:
             return self.process.wait(seconds)
@@ -115,6 +118,14 @@ class Driver:
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
+
+    @classmethod
+    def end_all(cls) -> None:
+        """Kill those that a test leaves: they would hold the workers' places in the tests behind it."""
+        for driver in cls.started:
+            if driver.process.poll() is None:
+                driver.kill()
+        cls.started.clear()
 
     def told(self) -> str:
         return Path(self._log.name).read_text()
@@ -133,11 +144,11 @@ class Driver:
         steps = self.steps()
         return steps[-1]["step"] if steps else -1
 
-    def reaches(self, step: int, seconds: float = 120) -> float:
+    def reaches(self, step: int, seconds: float = 300) -> float:
         """Wait until that step is done; returns the seconds it took."""
         return self.until(lambda: self.step() >= step, seconds)
 
-    def until(self, condition: Callable[[], Any], seconds: float = 120) -> float:
+    def until(self, condition: Callable[[], Any], seconds: float = 300) -> float:
         """Wait for the condition while the run goes on; returns the seconds it took."""
         begun = time.monotonic()
         while not condition():

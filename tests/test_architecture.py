@@ -29,8 +29,8 @@ WITH_RAY = tuple(f"data.{name}" for name in ("docstrings", "passes", "prepare"))
 WITHOUT_RAY = (
     *(name for name in FILES if name.startswith("data.") and name not in WITH_RAY),
     *(f"orchestration.{name}" for name in ("config", "recipe", "identity", "plan", "budget", "progress", "metrics")),
-    *(f"orchestration.{name}" for name in ("steps", "engine", "plain_engine", "checkpoint", "run", "clock", "pulse", "status")),
-    *(f"orchestration.{name}" for name in ("optimizer", "universal", "gate", "bad_steps", "schedule")),
+    *(f"orchestration.{name}" for name in ("steps", "engine", "checkpoint", "run", "clock", "pulse", "status")),
+    *(f"orchestration.{name}" for name in ("plain_engine", "optimizer", "universal", "gate", "bad_steps", "schedule")),
     *(f"orchestration.{name}" for name in ("fill", "inference", "output", "places", "terminal")),
     *(f"tuning.{name}" for name in ("config", "space", "scores", "leaderboard", "charts", "report", "analysis")),
     *(name for name in FILES if name.startswith("model.")),

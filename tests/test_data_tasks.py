@@ -366,7 +366,7 @@ def test_copies_across_splits_and_constant_numbers_are_notes(tmp_path: Path) -> 
     second = write(tmp_path / "b.csv", {"text": ["x", "q", "x"], "label": [1, 2, 1]})
     notes = load("regression", first, second).notes
     assert notes[0].startswith(f"task.train={first}: label is 1 in all examples")
-    assert notes[1].startswith(f"task.validation={second}: 2 of 3 examples stand in task.train too")
+    assert notes[1].startswith(f"task.validation={second}: 2 of 3 examples (66.7%) stand in task.train too")
 
 
 def test_train_size_is_a_prefix_of_one_shuffle_of_whole_examples(tmp_path: Path) -> None:

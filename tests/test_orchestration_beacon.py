@@ -59,7 +59,11 @@ def test_a_kill_is_sigkill():
     assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == -9
 
 
-@pytest.mark.parametrize("asked", ["kill", "kill:1", "kill:a:2", "hang:1:2", "kill:1:-2", "raise:0:5 x"])
+@pytest.mark.parametrize(
+    "asked",
+    ["kill", "kill:1", "kill:a:2", "hang:1:2", "kill:1:-2", "raise:0:5 x", "kill:1:3:sleeping", "kill:1:3:saving:",
+     "nan:1:3:backward"],
+)  # fmt: skip
 def test_a_fault_that_is_none_is_one_line(asked):
     with pytest.raises(UserError) as error:
         faults_of(asked)

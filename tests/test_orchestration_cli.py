@@ -24,6 +24,7 @@ def here(tmp_path, monkeypatch):
     (tmp_path / "folder" / "picture.png").write_bytes(b"\x89PNG")
     (tmp_path / "train.csv").write_text("text,label\n" + "".join(f"word {i},{'ab'[i % 2]}\n" for i in range(20)))
     (tmp_path / "dev.csv").write_text("text,label\nword,a\nmore,b\n")
+    (tmp_path / "three.csv").write_text("text,label\na,x\nb,y\nc,x\n")
     (tmp_path / "one.csv").write_text("text,label\nword,a\nmore,a\n")
     (tmp_path / "new.csv").write_text("text,label\nword,a\nmore,zebra\n")
     return tmp_path
@@ -51,9 +52,12 @@ def here(tmp_path, monkeypatch):
         ("pretrain name=x corpus.sources=corpus.txt storage=nfs://b/runs", "storage=nfs://b/runs: neither"),
         ("pretrain name=x corpus.sources=corpus.txt encoder.init=a", "encoder.init=a brings a vocabulary; give tok"),
         ("pretrain name=x corpus.sources=corpus.txt tokenizer.path=folder", "folder"),
-        ("sweep name=x task.train=train.csv", "task: validation is missing; give task.validation=FILE"),
+        ("sweep name=x task.train=train.csv task.group=who", "no column 'who'; the columns there are: text, label"),
+        ("sweep name=x task.train=train.csv task.metric=pearson", "task.metric=pearson: is not for kind class"),
+        ("sweep name=x task.train=three.csv", "task.validation_fraction=0.1: of the 3 examples of task."),
+        ("sweep name=x task.train=train.csv", "sweep.encoders=pretrained: no encoder in"),
         ("sweep name=x task.train=no.csv task.validation=dev.csv", "no.csv"),
-        ("sweep name=x task.train=train.csv task.validation=dev.csv task.label=klass", "klass"),
+        ("sweep name=x task.train=train.csv task.validation=dev.csv head.kind=multi_label task.label=klass", "klass"),
         ("sweep name=x task.train=one.csv task.validation=dev.csv", "one.csv"),
         ("sweep name=x task.train=train.csv task.validation=new.csv", "zebra"),
         ("sweep name=x task.train=train.csv task.validation=dev.csv", "cloze pretrain"),
@@ -80,6 +84,25 @@ def test_a_mistake_is_one_line_exit_2_and_leaves_nothing(here, capsys, words, li
     assert line in error
     assert not (here / "runs").exists(), sorted(here.rglob("runs/**"))
     assert time.monotonic() - begun < 60
+
+
+@pytest.mark.parametrize("dry", [[], ["--dry-run"]])
+@pytest.mark.parametrize(
+    ("verb", "name", "value", "line"),
+    [
+        ("pretrain", "CLOZE_FAULT", "kill", "cloze: CLOZE_FAULT=kill: no fault; give KIND:RANK:STEP[:STAGE], KIND "),
+        ("pretrain", "CLOZE_FAULT", "- kill:1:2:asleep", "cloze: CLOZE_FAULT=kill:1:2:asleep: no fault; give "),
+        ("pretrain", "CLOZE_LOGICAL_GPUS", "yes", "cloze: CLOZE_LOGICAL_GPUS=yes: neither 0 nor 1; give 1 where "),
+        ("sweep", "CLOZE_LOGICAL_GPUS", "2", "cloze: CLOZE_LOGICAL_GPUS=2: neither 0 nor 1; give 1 where "),
+    ],
+)
+def test_a_switch_of_tests_that_means_nothing_is_told_at_once(here, monkeypatch, capsys, verb, name, value, line, dry):
+    """Before a corpus is looked for, or Ray asked."""
+    monkeypatch.setenv(name, value)
+    assert main([verb, "name=x", "corpus.sources=nowhere.txt", "cluster.address=127.0.0.1:1", *dry]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(line) and len(error.splitlines()) == 1
+    assert not (here / "runs").exists()
 
 
 def test_a_folder_that_is_gone_is_one_line(tmp_path, monkeypatch, capsys):

@@ -153,6 +153,47 @@ def test_an_evaluation_behind_its_save_comes_into_the_manifest(run, pacer):
     assert best is not None and best["eval_loss"] == 3.25
 
 
+def test_an_evaluation_that_no_manifest_takes_is_said_and_written_with_the_next_save(tmp_path, pacer):
+    """Else the best checkpoint would be deleted as one that was never evaluated."""
+    ranks = Ranks(tmp_path, pacer, keep=1)
+    ranks.save(10)
+    ranks.all(lambda saver: saver.settle(60))
+    shutil.rmtree(tmp_path / ".saving")
+    (tmp_path / ".saving").touch()  # no folder can be made there
+    ranks.all(lambda saver: saver.evaluated(10, 3.5, {}))
+    deadline = time.monotonic() + 30
+    while not (told := ray.get(pacer.warnings.remote())) or "step-00000010" not in told[-1]:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert told[-1].startswith("the held-out loss of step-00000010 could not be written: ")
+    assert checkpoint.best(tmp_path, OWNER) is None
+    (tmp_path / ".saving").unlink()
+    ranks.save(20, 4.5)
+    ranks.save(30)
+    ranks.finish()
+    best = checkpoint.best(tmp_path, OWNER)
+    assert best is not None and (best["step"], best["eval_loss"]) == (10, 3.5) and ranks.steps() == [10, 30]
+
+
+def test_what_saving_cost_is_counted_over_worker_groups(tmp_path, pacer):
+    """Also over starts of the driver: the count goes with the checkpoint. A save that failed is none."""
+    ranks = Ranks(tmp_path, pacer)
+    ranks.save(10)
+    ranks.states[1].error = OSError("no")
+    ranks.save(20)
+    ranks.states[1].error = None
+    ranks.save(30)
+    ranks.finish()
+    _, manifest, _ = checkpoint.newest(tmp_path, OWNER)
+    assert manifest is not None and manifest["saving"]["checkpoints_saved"] == 2
+    again = Ranks(tmp_path, pacer, beginning=Beginning(30, manifest, float("inf")))
+    again.save(40)
+    again.finish()
+    told = again.savers[0].told()
+    assert told["checkpoints_saved"] == 3
+    assert told["checkpoint_stall_seconds"] > manifest["saving"]["checkpoint_stall_seconds"]
+
+
 def test_the_same_step_is_saved_once(tmp_path, pacer):
     ranks = Ranks(tmp_path, pacer)
     ranks.save(10)

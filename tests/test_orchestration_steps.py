@@ -25,8 +25,8 @@ from rank_processes import (
 )  # fmt: skip
 
 from orchestration.bad_steps import BadSteps, hint
-from orchestration.plain_engine import PlainEngine
 from orchestration.gate import Gate
+from orchestration.plain_engine import PlainEngine
 from orchestration.steps import StepRecord, train_steps
 
 pytestmark = pytest.mark.timeout(300)
@@ -162,9 +162,10 @@ def test_so_many_in_a_row_end_training_also_across_evaluations(tmp_path):
     listed = BadSteps(tmp_path, 0)
     gate = Gate(3, listed.add, lambda record: hint(tmp_path, record))
     records = list(train_steps(engine, steps(range(4)), rate_of, gate=gate))
-    assert [record.skipped for record in records] == [True, False, True, True]
+    assert [record.skipped for record in records] == [True, False, True, True] and gate.last is None
     with pytest.raises(FloatingPointError) as error:
         list(train_steps(engine, steps(range(4, 6)), rate_of, gate=gate))
+    assert gate.last and (gate.last.step, gate.last.skipped) == (4, True)
     text = str(error.value)
     assert text.startswith("step 4: the loss is nan (learning rate 0.00666667), as of 3 steps in a row; rank 0 had ")
     assert f"cloze inspect -c {tmp_path / 'config.yaml'} --step 4 --row-ids 32,33,34,35,36,37,38,39 shows them" in text

@@ -28,6 +28,8 @@ def test_a_bad_step_is_named_with_its_rows_and_passed_where_that_is_allowed(tmp_
     failed = cloze(*WORDS, "pretrain.max_bad_steps=1", cwd=tmp_path, CLOZE_FAULT="nan:1:3")
     assert failed.returncode == 1
     assert "pretrain failed: step 3: the loss is nan (learning rate " in failed.stderr
+    ended = lines_of(run / "metrics.jsonl")[-1]
+    assert (ended["step"], ended["loss"], ended["gradient_norm"], ended["skipped"]) == (3, None, None, True)
     (bad,) = lines_of(run / "bad_steps.jsonl")
     assert (bad["step"], bad["rank"], bad["loss"], bad["gradient_norm"]) == (3, 1, None, None)
     assert 0 < len(bad["row_ids"]) <= 4

@@ -14,10 +14,16 @@ from pathlib import Path
 import pytest
 from fault_runs import STOPS, Driver, Nodes, losses, nodes, table, watched, written_corpus
 
-pytestmark = [pytest.mark.road, pytest.mark.soak, pytest.mark.timeout(590)]
+pytestmark = [pytest.mark.road, pytest.mark.soak, pytest.mark.timeout(1200)]
 
 STEPS = 160
 TWO = [f"pretrain.steps={STEPS}", "scaling.workers=2"]
+
+
+@pytest.fixture(autouse=True)
+def no_driver_is_left() -> Iterator[None]:
+    yield
+    Driver.end_all()
 
 
 @pytest.fixture(scope="module")
@@ -89,9 +95,9 @@ def test_a_frozen_process_is_named_by_the_one_that_waits_for_it(home, two_nodes)
                     "scaling.stuck_seconds=6", "pretrain.eval_every_steps=null")  # fmt: skip
     driver.reaches(60)
     two_nodes.workers()[-1].send_signal(signal.SIGSTOP)
-    took = driver.until(lambda: re.search(r"no sign of life for \d+ s; rank \d on \S+, step", driver.told()), 60)
+    took = driver.until(lambda: re.search(r"no sign of life for \d+ s; rank \d on \S+, step", driver.told()))
     step = driver.step()
-    took += driver.until(lambda: driver.step() > step + 60, 120)
+    took += driver.until(lambda: driver.step() > step + 60)
     print(f"frozen: {took:.1f} s to the next new step")
     told = driver.told()
     named = re.search(r"rank (\d) on \S+, step \d+, \S+: no sign of life for \d+ s; rank (\d) on", told)
@@ -105,9 +111,9 @@ def test_sigterm_to_a_worker_saves_at_once_and_redoes_nothing(home, two_nodes, u
                     "checkpoints.every_steps=100000", "scaling.max_restarts=0")  # fmt: skip
     driver.reaches(60)
     two_nodes.workers()[-1].send_signal(signal.SIGTERM)
-    took = driver.until(lambda: "a worker got SIGTERM" in driver.told(), 30)
+    took = driver.until(lambda: "a worker got SIGTERM" in driver.told())
     step = int(re.findall(r"saved at step (\d+): a worker got SIGTERM", driver.told())[0])
-    took += driver.until(lambda: driver.step() > step + 20, 120)
+    took += driver.until(lambda: driver.step() > step + 20)
     print(f"SIGTERM: {took:.1f} s to the next new step, none redone")
     driver.process.send_signal(signal.SIGTERM)
     assert driver.wait() == 130
@@ -133,13 +139,13 @@ def test_a_truncated_shard_is_named(home, two_nodes, undisturbed):
     assert losses(driver.run) == pytest.approx(undisturbed, abs=1e-6)
 
 
-@pytest.mark.timeout(1500)  # some 6 minutes where nothing else runs
+@pytest.mark.timeout(3000)  # some 6 minutes where nothing else runs
 def test_twenty_random_kills_end_as_the_undisturbed_run(home, two_nodes):
     """Of workers, at any step and stage, between two files of a save and before its manifest, and of the driver."""
     steps, draw = 2000, random.Random(20)
     words = [f"pretrain.steps={steps}", "scaling.workers=2", "pretrain.eval_every_steps=500"]
     calm = Driver(home, two_nodes.address, "calm", *words)
-    assert calm.wait(400) == 0, calm.told()
+    assert calm.wait(1000) == 0, calm.told()
     stages = ("forward", "backward", "all-reduce", "update", "saving", "saving:file", "saving:manifest", "driver")
     starts: list[list[str]] = [[]]  # of a driver: the faults of its workers, and where it is killed itself
     for number in range(20):
@@ -161,7 +167,7 @@ def test_twenty_random_kills_end_as_the_undisturbed_run(home, two_nodes):
             if number < len(starts) - 1:
                 driver.reaches(int(faults[-1]), 300)
                 driver.kill()
-        assert driver.wait(1000) == 0, driver.told()
+        assert driver.wait(1500) == 0, driver.told()
     ended = len(re.findall(r"the worker group ended at step", driver.log()))
     print("\n".join(" ".join(faults) for faults in starts))
     print(table(watch.stops(), STOPS))

@@ -267,6 +267,10 @@ def test_a_loss_that_is_no_number_ends_the_run_at_once(home, cloze_module):
     last = done.stderr.splitlines()[-2]
     assert last.startswith("cloze: pretrain failed: step ") and "the loss is " in last and "learning rate" in last
     assert (home / "runs" / "h" / "log" / "driver.log").exists()
+    lines = (home / "runs" / "h" / "metrics.jsonl").read_text().splitlines()
+    told = [json.loads(line) for line in lines if '"skipped": true' in line]
+    assert [line["step"] for line in told] == list(range(told[0]["step"], told[0]["step"] + 10)), "all of them"
+    assert last.startswith(f"cloze: pretrain failed: step {told[-1]['step']}: ")
 
 
 def test_one_held_out_row_and_fewer_rows_than_workers_do_not_hang(home, cloze_module):

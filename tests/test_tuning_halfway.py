@@ -14,6 +14,7 @@ from tuning.finetune import run_trial
 from tuning.halfway import NAME, Halfway, clear
 
 pytestmark = pytest.mark.usefixtures("one_thread")
+SETTINGS = {"learning_rate": 3e-3, "epochs": 4, "length": 16, "global_batch": 16, "layerwise_lr_decay": 0.9}
 OWNER = {"inputs": "abc", "point": "p1", "seed": 0, "finetune": {"epochs": 4}}
 
 
@@ -35,7 +36,7 @@ def run(
     encoder: Path, splits: Any, halfway: Halfway | None, mode: str = "full", cut_after: int | None = None
 ) -> tuple[dict[str, Any], dict[str, torch.Tensor], list[int]]:
     """The outcome, the weights, and the epochs that were told."""
-    settings = Finetune(mode=mode, learning_rate=3e-3, epochs=4, length=16, global_batch=16, layerwise_lr_decay=0.9)
+    settings = Finetune.model_validate({**SETTINGS, "mode": mode})
     told = []
 
     def report(record: dict[str, Any]) -> None:

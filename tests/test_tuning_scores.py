@@ -17,6 +17,34 @@ def test_a_constant_predictor_under_imbalance() -> None:
     assert METRICS["accuracy"].compute(labels, constant) == 0.95
     assert METRICS["macro_f1"].compute(labels, constant) == pytest.approx((2 * 0.95 / 1.95) / 2)  # 0.487
     assert METRICS["matthews"].compute(labels, constant) == 0.0
+    assert baseline("accuracy", "classification", ["a"] * 19 + ["b"], ["a"] * 95 + ["b"] * 5) == 0.95
+
+
+@pytest.mark.parametrize("num_classes", [2, 3, 7])
+def test_labels_are_scored_as_scikit_learn_scores_them(num_classes: int) -> None:
+    """By names: also of labels that stand on one side only, and of several labels at once."""
+    from sklearn import metrics
+
+    random = np.random.default_rng(num_classes)
+    names = np.array([f"label {i}" for i in range(num_classes)])
+    labels, guesses = names[random.integers(0, num_classes, 60)].tolist(), names[random.integers(0, 2, 60)].tolist()
+    found = {name: score(name, "classification", labels, [{"label": guess} for guess in guesses])
+             for name in FITTING["classification"]}  # fmt: skip
+    assert found == pytest.approx({
+        "accuracy": metrics.accuracy_score(labels, guesses),
+        "macro_f1": metrics.f1_score(labels, guesses, average="macro", zero_division=0),
+        "micro_f1": metrics.f1_score(labels, guesses, average="micro"),
+        "matthews": metrics.matthews_corrcoef(labels, guesses),
+    })  # fmt: skip
+    tables = random.random((2, 60, num_classes)) < 0.4
+    targets, sets = ([tuple(names[row].tolist()) for row in table] for table in tables)
+    several = [{"labels": [{"label": name} for name in some]} for some in sets]
+    right = {name: score(name, "multi_label", targets, several) for name in FITTING["multi_label"]}
+    assert right == pytest.approx({
+        "micro_f1": metrics.f1_score(*tables, average="micro"),
+        "macro_f1": metrics.f1_score(*tables, average="macro"),
+        "accuracy": metrics.accuracy_score(*tables),
+    })  # fmt: skip
 
 
 def test_several_classes_by_hand() -> None:

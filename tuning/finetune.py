@@ -32,7 +32,7 @@ from tuning.config import Finetune
 from tuning.course import Course
 from tuning.engines import MakeEngine, TrialEngine, plain_engine
 from tuning.halfway import Halfway
-from tuning.scores import METRICS, RANKED, rank_passages, score
+from tuning.scores import RANKED, rank_passages, score
 
 
 @dataclass(frozen=True)
@@ -87,12 +87,14 @@ def epoch_order(units: int, seed: int, epoch: int) -> np.ndarray:
     return np.random.default_rng((seed, epoch)).permutation(units)
 
 
-def make_head(settings: Finetune, head: Head, goal: Goal, encoder: Path | str, seed: int) -> HeadModule:
-    """The module that a trial trains, new. Raises ValueError as build_head does."""
+def make_head(
+    settings: Finetune, head: Head, goal: Goal, encoder: Path | str, seed: int, cached: bool = False
+) -> HeadModule:
+    """The module that a trial trains, new; `cached`: for features. Raises ValueError as build_head does."""
     return build_head(
         encoder, head, goal.labels, mode=settings.mode, top_k=settings.top_k, lora_rank=settings.lora_rank,
         lora_alpha=settings.lora_alpha, seed=seed, label_counts=goal.label_counts,
-        num_choices=goal.num_choices, target_mean=goal.target_mean,
+        num_choices=goal.num_choices, target_mean=goal.target_mean, cached=cached,
     )  # fmt: skip
 
 
@@ -134,15 +136,15 @@ def train_trial(
     """Train one point with one seed on this rank, epoch by epoch.
 
     Yields each epoch's record ({"epoch" from 1, "train_loss", "loss", "score"}) together with what the trial has cost
-    so far ("seconds", "encoder_rows", "trained_parameters", "total_parameters"); epochs that `halfway` has are told, not
-    trained again. Returns the outcome (status "done" or "nan", score and best_epoch of the best epoch by validation,
+    so far ("seconds", "encoder_rows", "trained_parameters", "total_parameters"). Epochs that `halfway` holds are told,
+    not trained again. Returns the outcome (status "done" or "nan", score and best_epoch of the best one by validation,
     epochs: the records, seconds of training and validation, encoder_rows: rows that the encoder read, the numbers of
     parameters, error, log: what else to say) and the trained weights of that epoch by name (on rank 0).
     A frozen trial may get features in place of tokens: the encoder then is not run. `last_epoch`: where to end, with
     the learning rates of settings.epochs; without `validation` the last epoch's weights are returned, unscored.
     """
     with torch.random.fork_rng(devices=list(range(torch.cuda.device_count())) if device != "cpu" else []):
-        module = make_head(settings, head, goal, encoder, seed)
+        module = make_head(settings, head, goal, encoder, seed, cached=train.features is not None)
         began = time.monotonic()  # loading, and the imports of a process's first trial (6 s), are not training
         engine, judge = make_engine(module, settings, device)
         counters = [RowCounter(one) for one in dict.fromkeys((module, judge))]
@@ -271,7 +273,7 @@ def predicted(
         if engine is None or engine.world_size == 1:
             return outputs_of(module, encoded, device, seen)
         told = engine.gather(outputs_of(module, encoded, device, seen, (engine.rank, engine.world_size)))
-        return {name: sum(one[name] for one in told if name in one) for name in set().union(*told)}
+        return {name: np.sum([one[name] for one in told if name in one], 0) for name in set().union(*told)}
 
     found = outputs(part.encoded, seen)
     passages = None if part.passages is None else outputs(part.passages, lambda batch: None)["vectors"]

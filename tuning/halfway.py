@@ -125,7 +125,7 @@ def _digest(value: Any) -> str:
                 add(item)
         elif isinstance(one, torch.Tensor):
             digest.update(f"{one.dtype}{tuple(one.shape)}".encode())
-            digest.update(one.contiguous().reshape(-1).view(torch.uint8).numpy())
+            digest.update(one.contiguous().reshape(-1).view(torch.uint8).numpy().data)
         else:
             digest.update(json.dumps(one).encode())
 
