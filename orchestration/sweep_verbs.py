@@ -45,6 +45,7 @@ def sweep(options: argparse.Namespace) -> int:
         tasks = configs(config)
     notes: list[str] = []
     on_nodes(config, options.dry_run, lambda nodes: notes.extend(_checked(tasks, nodes)))
+    known = {task: resolved(one) for task, one in tasks.items()}
     if options.dry_run:
         print("\n".join([*planned(tasks), *(f"note: {note}" for note in notes)]))
         return 0
@@ -76,7 +77,7 @@ def sweep(options: argparse.Namespace) -> int:
         print(places, file=terminal.out)
         if config.sweep.must_beat_random and not all(beats):
             return 1
-        print("\nnext:\n" + "\n".join(f"  {line}" for line in _next_commands(resolved(tasks[first]), best)), file=terminal.out)
+        print("\nnext:\n" + "\n".join(f"  {line}" for line in _next_commands(known[first], best)), file=terminal.out)
         return 0
 
     return in_run(config, run, work)
