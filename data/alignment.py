@@ -14,8 +14,9 @@ An empty text is a row of special tokens only; a word of which the tokenizer mak
 as the unknown token, so that every word has an answer.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,13 +43,15 @@ def encode_examples(
     segments: bool = False,
     query_prefix: str = "",
     passage_prefix: str = "",
+    ignore_unseen: bool = False,
 ) -> Encoded:
     """Examples as rows of at most `length` tokens, special tokens included; (N,) examples give U >= N units.
 
     `segments`: whether the encoder tells the first text from the second. `stride`: tokens that neighbouring windows
     share; None: cut, and a quarter of `length` for answering. Targets, where there are any, become labels: their
     numbers in `labels`. Raises UserError where `length` holds no token beside the special ones, or `stride` leaves a
-    window nothing new; ValueError for a target that is not among `labels`.
+    window nothing new; ValueError for a target that is not among `labels`, unless `ignore_unseen` makes it one that
+    counts for no loss.
     """
     reader = tokenizer if isinstance(tokenizer, Reader) else open_reader(tokenizer)
     rows = _Rows(reader.pad_id, segments)
@@ -67,7 +70,12 @@ def encode_examples(
         _read_pairs(rows, examples.texts, examples.pairs, reader, length)
     else:
         _read_texts(rows, [examples.texts], reader, length, stride)
-    return rows.encoded(len(examples), _labels(examples, labels, rows))
+    encoded = rows.encoded(len(examples), _labels(examples, labels, rows, ignore_unseen))
+    if examples.kind != "embedding" or examples.pairs is None:
+        return encoded
+    numbers: dict[bytes, int] = {}
+    ids = [numbers.setdefault(row.tobytes(), len(numbers)) for row in rows.ids[1::2]]
+    return replace(encoded, passage_ids=np.array(ids, np.int64))
 
 
 @dataclass
@@ -224,7 +232,9 @@ def _span(answers: Sequence[tuple[int, str]], offsets: np.ndarray) -> tuple[int,
     return (int(inside[0]), int(inside[-1])) if len(inside) else None
 
 
-def _labels(examples: Examples, labels: Sequence[str], rows: _Rows) -> np.ndarray | None:
+def _labels(
+    examples: Examples, labels: Sequence[str], rows: _Rows, ignore_unseen: bool = False
+) -> np.ndarray | None:
     """The targets of units, None for unlabelled examples."""
     targets = examples.targets
     if targets is None:
@@ -232,13 +242,15 @@ def _labels(examples: Examples, labels: Sequence[str], rows: _Rows) -> np.ndarra
     if examples.kind == "answering":
         return np.array(rows.spans, np.int64).reshape(-1, 2)
     numbers = {label: i for i, label in enumerate(labels)}
+    if ignore_unseen:
+        numbers = defaultdict(lambda: IGNORED, numbers)
     try:
         if examples.kind == "tagging":
             return _token_labels(rows, [np.array([numbers[tag] for tag in tags], np.int64) for tags in targets])
         if examples.kind == "multi_label":
             values = np.zeros((len(targets), len(labels)), np.float32)
             for row, names in zip(values, targets, strict=True):
-                row[[numbers[name] for name in names]] = 1
+                row[[numbers[name] for name in names if numbers[name] != IGNORED]] = 1
         elif any(isinstance(target, str) for target in targets):
             values = np.array([numbers[target] for target in targets], np.int64)
         elif any(isinstance(target, float) for target in targets):

@@ -42,9 +42,7 @@ def _batch_rows(file: Any, fields: tuple[str, ...]) -> int:
 
 def read_arrow(path: str, fields: tuple[str, ...], encoding: str) -> Iterator[Record]:
     """Rows of an Arrow IPC stream or file. Raises UserError where a column is missing."""
-    with open_bytes(path) as opened:
-        is_file = opened.peek(6)[:6] == b"ARROW1"  # type: ignore[attr-defined]
-        schema = (pa.ipc.open_file(open_anywhere(path)) if is_file else pa.ipc.open_stream(opened)).schema
+    schema = _arrow_schema(path)
     _check(path, schema, fields)
     tops = {field if field in schema.names else field.split(".")[0] for field in fields}
     options = pa.ipc.IpcReadOptions(included_fields=sorted(schema.names.index(top) for top in tops))
@@ -54,6 +52,17 @@ def read_arrow(path: str, fields: tuple[str, ...], encoding: str) -> Iterator[Re
             for values in _values(batch.slice(start, BATCH_ROWS), fields, encoding):
                 yield Record(number, values)
                 number += 1
+
+
+def _arrow_schema(path: str) -> Any:
+    with open_bytes(path) as opened:
+        is_file = opened.peek(6)[:6] == b"ARROW1"  # type: ignore[attr-defined]
+        return (pa.ipc.open_file(open_anywhere(path)) if is_file else pa.ipc.open_stream(opened)).schema
+
+
+def column_names(path: str, is_parquet: bool) -> list[str]:
+    """Columns of a file. Raises READ_ERRORS, pyarrow's exceptions."""
+    return list((pq.read_schema(open_anywhere(path)) if is_parquet else _arrow_schema(path)).names)
 
 
 def count_rows(path: str, is_parquet: bool) -> int:

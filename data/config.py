@@ -192,6 +192,9 @@ class Masking(Section):
         return self
 
 
+Fraction = Annotated[float, Field(gt=0, lt=1)]
+
+
 class Task(Section):
     """Labelled examples for a head. Which columns are read depends on head.kind."""
 
@@ -199,9 +202,20 @@ class Task(Section):
     """CSV, TSV, JSONL, Parquet or Arrow file; CoNLL (.conll .conllu) for tagging, SQuAD's .json for answering;
     "docstrings" is the built-in task: which package is this text from?"""
     validation: str | None = None
-    """File of the same shape; required unless train is "docstrings"."""
+    """File of the same shape; None: a part of the training examples is held out."""
     test: str | None = None
-    """File of the same shape; scored once, for the winner."""
+    """File of the same shape; scored once, for the winner. None: held out too, as test_fraction says."""
+    validation_fraction: Fraction = 0.1
+    """Share of the training examples that is held out for validation where no file is given: by label (a label of three
+    or more examples stands in it too), drawn by `seed`, copies of a text and questions about one context together."""
+    test_fraction: Fraction | None = None
+    """The same for test; None: 0.1 where neither a validation nor a test file is given, else none."""
+    group: str | None = None
+    """Column of what must stay together (a patient, a speaker): no value of it stands in two of the splits made."""
+    format: Literal["csv", "tsv", "jsonl", "parquet", "arrow", "conll"] | None = None
+    """Of the files; None: told by their suffixes."""
+    encoding: str = "utf-8"
+    """Of the files, where they are text; cp1252 is that of Western spreadsheets."""
     text: str = "text"
     """Column of the text; of the question (answering), the query (embedding), the words (tagging: a list, or a text
     whose words are separated by spaces)."""
@@ -228,9 +242,27 @@ class Task(Section):
     """Score on the validation examples by which the winner is chosen; None: the usual one of the kind."""
     train_size: Annotated[int, Field(ge=1)] | None = None
     """Use only the first n training examples (of a shuffle by `seed`); None: all."""
+    unseen_labels: Literal["refuse", "count_wrong"] = "refuse"
+    """Validation or test examples with a label that training has not: a mistake, or errors that the score counts."""
 
     @model_validator(mode="after")
-    def _has_validation(self) -> "Task":
-        if self.train != "docstrings" and self.validation is None:
-            raise ValueError("validation is missing; give task.validation=FILE with examples to choose the winner by")
+    def _splits_fit(self) -> "Task":
+        if self.test is not None and self.test_fraction is not None:
+            raise ValueError(
+                f"test={self.test} and test_fraction={self.test_fraction:g}: a test split is read or made; give one "
+                f"of them"
+            )
+        held = (self.validation_fraction if self.validation is None else 0) + (self.made_test_fraction or 0)
+        if held >= 1:
+            raise ValueError(
+                f"validation_fraction={self.validation_fraction:g} and test_fraction={self.made_test_fraction:g} leave "
+                f"nothing to train on; give less"
+            )
         return self
+
+    @property
+    def made_test_fraction(self) -> float | None:
+        """`test_fraction`, None resolved: then no test split is made."""
+        if self.test_fraction is None and self.validation is None and self.test is None:
+            return 0.1
+        return self.test_fraction

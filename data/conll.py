@@ -25,7 +25,7 @@ def suffix_of(name: str) -> str:
     return Path(path.stem).suffix if path.suffix in COMPRESSED else path.suffix
 
 
-def read_conll(file: str, path: str, label: str) -> Iterator[Read]:
+def read_conll(file: str, path: str, label: str, encoding: str = "utf-8") -> Iterator[Read]:
     """Sentences of a file; `file` names it in places (file:line of the sentence's first word).
 
     `label`: a column of CoNLL-U ("label" means upos); elsewhere it does not count. Raises UserError for a column that
@@ -35,14 +35,14 @@ def read_conll(file: str, path: str, label: str) -> Iterator[Read]:
     column = label.lower() if label != "label" else "upos"
     if universal and column not in UNIVERSAL:
         raise UserError(f"task.label={label}: CoNLL-U has no such column; give one of {' '.join(UNIVERSAL)}")
-    for number, lines in enumerate(_sentences(path, universal), 1):
+    for number, lines in enumerate(_sentences(path, universal, encoding), 1):
         words: list[str] = []
         tags: list[str] = []
         fault = None
         for line_number, line in lines:
             found = _columns(line, universal)
             if clean(line) is None:
-                fault = "it is not valid UTF-8"
+                fault = "it is not valid text"
             elif universal and len(found) != len(UNIVERSAL):
                 fault = f"{len(found)} columns between tabs, not {len(UNIVERSAL)}"
             elif len(found) < 2 or not found[0]:
@@ -56,10 +56,10 @@ def read_conll(file: str, path: str, label: str) -> Iterator[Read]:
             yield f"{file}:{lines[0][0]}", Example(" ".join(words), tags, words=words)
 
 
-def _sentences(path: str, universal: bool) -> Iterator[list[tuple[int, str]]]:
+def _sentences(path: str, universal: bool, encoding: str) -> Iterator[list[tuple[int, str]]]:
     """Of each sentence the words' lines, with their numbers."""
     lines: list[tuple[int, str]] = []
-    for number, line in enumerate(read_lines(path, "utf-8"), 1):
+    for number, line in enumerate(read_lines(path, encoding), 1):
         line = line.replace("\0", "").rstrip("\n")
         if line.strip(" \t"):
             first = _columns(line, universal)[0]

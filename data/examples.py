@@ -22,6 +22,7 @@ class Example(NamedTuple):
     choices: list[str] | None = None
     words: list[str] | None = None
     passage_id: str | None = None
+    group: str | None = None
 
 
 # What a reader gives for each example: its place, and the example, or what is wrong with it, or None for a blank one.
@@ -53,6 +54,8 @@ class Examples:
     """"file:line" of each."""
     passage_ids: list[str] | None = None
     """embedding, with a file of passages: the id of each query's passage."""
+    groups: list[str] | None = None
+    """What must stay together where splits are made."""
     num_blank: int = 0
     """Examples left out because their text is blank."""
 
@@ -64,10 +67,11 @@ class Examples:
         """Examples with their places, at least one. Those of one kind have the same fields."""
         places, read = zip(*examples, strict=True)
         columns = {name: list(values) for name, values in zip(Example._fields, zip(*read, strict=True), strict=True)}
-        pairs, choices, words, ids = (
-            None if columns[name][0] is None else columns[name] for name in ("pair", "choices", "words", "passage_id")
+        pairs, choices, words, *ids = (
+            None if columns[name][0] is None else columns[name]
+            for name in ("pair", "choices", "words", "passage_id", "group")
         )
-        return cls(kind, columns["text"], pairs, choices, words, columns["target"], list(places), ids, num_blank)
+        return cls(kind, columns["text"], pairs, choices, words, columns["target"], list(places), *ids, num_blank)
 
     def take(self, numbers: Sequence[int]) -> "Examples":
         """Some of the examples, in the order given."""
@@ -90,6 +94,8 @@ class TaskData:
     test: Examples | None
     passages: dict[str, str] | None = None
     """embedding: texts to search by id, where task.passages gives them."""
+    counts_unseen: bool = False
+    """Validation and test examples may have labels that are not in `labels`: they count as wrong."""
     notes: tuple[str, ...] = ()
     """What the user should know and need not change, a line each."""
 
@@ -121,22 +127,44 @@ class Encoded:
     """tagging: (U, T) int32, the word that a token is of, -1 for special tokens and padding."""
     offsets: np.ndarray | None = None
     """answering: (U, T, 2) int32, a token's characters in the context, -1 for all others."""
+    passage_ids: np.ndarray | None = None
+    """embedding of pairs: (U,) int64, equal where second rows are."""
     features: np.ndarray | None = None
-    """(U, D) float32: a frozen encoder's pooled outputs, where they were computed already."""
+    """(B, D) float32: a frozen encoder's pooled outputs, where they were computed already; or (tokens, D): those of
+    all tokens."""
+    starts: np.ndarray | None = None
+    """(B,) int64: where in `features` a row's tokens begin; None: features are of rows."""
 
     def __len__(self) -> int:
         return len(self.examples)
 
     def batch(self, units: np.ndarray) -> dict[str, np.ndarray]:
         """What a model reads of b units: input_ids, attention_mask, token_type_ids int64 (b * group, t), word_ids
-        (b, t) of tagging, and labels.
+        (b, t) of tagging, passage_ids (b,) of pairs, and labels.
 
-        t is the longest of their rows. Where features are known: features (b, D) and labels only.
+        t is the longest of their rows. Where features are known they stand for the tokens: features (b * group, D);
+        of tokens (b * group, t, D), zero behind a row's end, and the attention_mask.
         """
-        labels = {} if self.labels is None else {"labels": self.labels[units]}
-        if self.features is not None:
-            return {"features": self.features[units], **labels}
-        rows = (np.asarray(units)[:, None] * self.group + np.arange(self.group)).reshape(-1)
+        rows = self._rows(units)
+        each = {"passage_ids": self.passage_ids, "labels": self.labels}
+        known = {name: values[units] for name, values in each.items() if values is not None}
+        if self.features is not None and self.starts is None:
+            return {"features": self.features[rows], **known}
+        batch = self.tokens(rows)
+        attended = batch["attention_mask"].astype(bool)
+        longest = attended.shape[1]
+        if self.word_ids is not None:  # a CRF goes from word to word
+            batch["word_ids"] = self.word_ids[units, :longest].astype(np.int64)
+            known |= {"labels": known["labels"][:, :longest]} if "labels" in known else {}
+        if self.features is not None and self.starts is not None:
+            del batch["input_ids"]
+            batch.pop("token_type_ids", None)
+            batch["features"] = np.zeros((*attended.shape, self.features.shape[1]), np.float32)
+            batch["features"][attended] = self.features[(self.starts[rows, None] + np.arange(longest))[attended]]
+        return batch | known
+
+    def tokens(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+        """input_ids, attention_mask, token_type_ids int64 (r, t) of r rows, of whichever units."""
         lengths = self.lengths[rows]
         longest = int(lengths.max(initial=1))
         batch = {
@@ -145,7 +173,49 @@ class Encoded:
         }
         if self.segments is not None:
             batch["token_type_ids"] = self.segments[rows, :longest].astype(np.int64)
-        if self.word_ids is not None:  # a CRF goes from word to word
-            batch["word_ids"] = self.word_ids[units, :longest].astype(np.int64)
-            labels = {name: values[:, :longest] for name, values in labels.items()}
-        return batch | labels
+        return batch
+
+    def with_features(self, values: np.ndarray, on_tokens: bool) -> "Encoded":
+        """The same with a frozen encoder's outputs: a vector for each row, or for each attended token of all rows.
+
+        Raises ValueError where there are more or fewer: they were computed of other rows.
+        """
+        wanted = int(self.lengths.sum()) if on_tokens else len(self.lengths)
+        if len(values) != wanted:
+            raise ValueError(f"features of {len(values)} rows or tokens, not {wanted}: of other examples")
+        return replace(self, features=values, starts=np.cumsum(self.lengths) - self.lengths if on_tokens else None)
+
+    def take(self, numbers: np.ndarray) -> "Encoded":
+        """The units of some examples, which are numbered anew in the order given."""
+        numbers = np.asarray(numbers, np.int64)
+        first = np.searchsorted(self.examples, numbers)
+        counts = np.searchsorted(self.examples, numbers, "right") - first
+        before = np.cumsum(counts) - counts
+        units = np.repeat(first - before, counts) + np.arange(counts.sum())
+        rows = self._rows(units)
+        longest = int(self.lengths[rows].max(initial=1))
+
+        def cut(values: np.ndarray | None, of: np.ndarray) -> np.ndarray | None:
+            return None if values is None else values[of, :longest]
+
+        def each(values: np.ndarray | None, of: np.ndarray) -> np.ndarray | None:
+            return None if values is None else values[of]
+
+        return replace(
+            self,
+            input_ids=self.input_ids[rows, :longest],
+            lengths=self.lengths[rows],
+            segments=cut(self.segments, rows),
+            examples=np.repeat(np.arange(len(numbers)), counts),
+            cuts=self.cuts[numbers],
+            labels=each(self.labels, units) if self.word_ids is None else cut(self.labels, units),
+            word_ids=cut(self.word_ids, units),
+            offsets=cut(self.offsets, units),
+            passage_ids=each(self.passage_ids, units),
+            features=self.features if self.starts is not None else each(self.features, rows),
+            starts=each(self.starts, rows),
+        )
+
+    def _rows(self, units: np.ndarray) -> np.ndarray:
+        """Numbers of the rows of units, (b * group,)."""
+        return (np.asarray(units)[:, None] * self.group + np.arange(self.group)).reshape(-1)

@@ -10,12 +10,12 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from data.columns import read_arrow, read_parquet
+from data.columns import column_names, read_arrow, read_parquet
 from data.config import UserError
 from data.lines import READ_ERRORS
-from data.objects import read_objects
+from data.objects import object_keys, read_objects
 from data.records import Bad, Record
-from data.tables import read_table
+from data.tables import read_table, table_columns
 
 Format = Literal["text", "jsonl", "csv", "tsv", "parquet", "arrow"]
 SUFFIXES: dict[str, Format] = {
@@ -29,6 +29,14 @@ READERS: dict[str, Callable[[str, tuple[str, ...], str], Iterator[Record | Bad]]
     "parquet": read_parquet,
     "arrow": read_arrow,
 }
+NAMES: dict[str, Callable[[str, str], list[str]]] = {
+    "jsonl": object_keys,
+    "csv": partial(table_columns, delimiter=","),
+    "tsv": partial(table_columns, delimiter="\t"),
+    "parquet": lambda path, _: column_names(path, is_parquet=True),
+    "arrow": lambda path, _: column_names(path, is_parquet=False),
+}
+"""Of each format, who tells the columns of a file (path, encoding), of JSON the keys of its first record."""
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 
 
@@ -36,6 +44,15 @@ def format_of(name: str) -> Format | None:
     """Format told by the suffix, a compression suffix aside; None where it tells nothing."""
     path = Path(name.lower())
     return SUFFIXES.get(Path(path.stem).suffix if path.suffix in COMPRESSED else path.suffix)
+
+
+def columns_in(path: str, format: Format, encoding: str = "utf-8") -> list[str]:
+    """The columns of a file, of JSON the keys of its first record; none where it cannot be read, which `read_records`
+    will say."""
+    try:
+        return NAMES[format](path, encoding)
+    except (*READ_ERRORS, csv.Error, ValueError):
+        return []
 
 
 def read_records(

@@ -1,22 +1,22 @@
 """One file of labelled examples, of any kind -> `Examples`.
 
 In: a file and the columns that the task section names. Out: its examples in order; whatever is wrong with the file is
-one UserError in one line. What several files of a task must have in common is data/tasks.py's.
+one UserError in one line (data/refusals.py). What several files of a task must have in common is data/tasks.py's.
 """
 
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from data.config import Task, UserError
 from data.conll import SUFFIXES as SENTENCE_SUFFIXES
 from data.conll import read_conll, suffix_of
 from data.examples import Example, Examples, Read
-from data.formats import COMPRESSED, SUFFIXES, format_of, read_records
+from data.formats import read_records
 from data.lines import READ_ERRORS, clean
 from data.records import Bad
+from data.refusals import cannot_go_on, named_by, of_task, path_of, table_format, unreadable
 from data.squad import answered, read_squad
 from data.words import words_of
 
@@ -25,20 +25,25 @@ SECOND = {"answering": "context", "embedding": "passage"}  # the column of the s
 
 
 def read_examples(
-    key: str, file: str, task: Task, kind: str, loss: str, passages: Mapping[str, str] | None = None
+    key: str,
+    file: str,
+    task: Task,
+    kind: str,
+    loss: str,
+    passages: Mapping[str, str] | None = None,
+    grouped: bool = False,
 ) -> Examples:
     """Examples of one file; `key` begins the message of what is wrong. Raises UserError.
 
-    `loss` is an embedding's; `passages` its texts by id, where task.passages gives them.
+    `loss` is an embedding's; `passages` its texts by id, where task.passages gives them. `grouped`: with the values of
+    task.group.
     """
-    path = Path(file).expanduser()
-    if not path.is_file():
-        raise UserError(f"{key}: no such file; correct the path")
+    path = path_of(key, file, task)
     examples: list[tuple[str, Example]] = []
     faults: list[str] = []
     num_blank = 0
     try:
-        for place, found in _read(key, file, str(path), task, kind, loss, passages):
+        for place, found in _read(key, file, path, task, kind, loss, passages, task.group if grouped else None):
             if isinstance(found, str):
                 faults.append(f"{place}: {found}" if place else found)
             elif found is None:
@@ -46,9 +51,12 @@ def read_examples(
             else:
                 examples.append((place, found))
     except READ_ERRORS as error:
-        raise UserError(f"{key}: cannot be read: {' '.join(str(error).split())[:160]}; repair the file") from None
+        raise unreadable(key, error) from None
     if faults:
-        raise UserError(f"{key}: {len(faults)} examples cannot be used, first {faults[0]}; repair or remove them")
+        remedy = "repair or remove them"
+        if any("not valid text" in fault or fault.endswith(": encoding") for fault in faults):
+            remedy += f", or give task.encoding=NAME of theirs (it is {task.encoding})"
+        raise UserError(f"{key}: {len(faults)} examples cannot be used, first {faults[0]}; {remedy}")
     if not examples:
         blank = f" ({num_blank} with a blank text)" if num_blank else ""
         raise UserError(f"{key}: holds no examples{blank}; give a file with {_WANTED.get(kind, 'texts and labels')}")
@@ -59,39 +67,45 @@ _WANTED = {"tagging": "words and tags", "answering": "questions, contexts and an
 
 
 def _read(
-    key: str, file: str, path: str, task: Task, kind: str, loss: str, passages: Mapping[str, str] | None
+    key: str,
+    file: str,
+    path: str,
+    task: Task,
+    kind: str,
+    loss: str,
+    passages: Mapping[str, str] | None,
+    group: str | None,
 ) -> Iterator[Read]:
     """Examples, or what is wrong with them, by the file's form."""
-    if kind == "tagging" and suffix_of(path) in SENTENCE_SUFFIXES:
-        yield from read_conll(file, path, task.label)
-        return
-    if kind == "answering" and suffix_of(path) == ".json" and (found := read_squad(file, path)) is not None:
+    sentences = task.format == "conll" or (task.format is None and suffix_of(path) in SENTENCE_SUFFIXES)
+    found = read_conll(file, path, task.label, task.encoding) if kind == "tagging" and sentences else None
+    if kind == "answering" and task.format is None and suffix_of(path) == ".json":
+        found = read_squad(file, path, task.encoding)
+    if found is not None:
+        if group is not None:
+            raise UserError(f"task.group={group}: {key} has no columns; leave it out")
         yield from found
         return
-    format = format_of(path)
-    if format is None or format == "text":
-        known = [suffix for suffix, name in SUFFIXES.items() if name != "text"]
-        known += SENTENCE_SUFFIXES if kind == "tagging" else []
-        raise UserError(f"{key}: its suffix tells no format; give one of {' '.join(known)}, also with "
-                        f"{' '.join(COMPRESSED)}")  # fmt: skip
+    format = table_format(key, path, task, SENTENCE_SUFFIXES if kind == "tagging" else ())
     columns = columns_of(task, kind, loss)
-    fields = tuple(dict.fromkeys(columns.values()))
+    fields = tuple(dict.fromkeys([*columns.values(), *([] if group is None else [group])]))
     try:
-        for record in read_records(path, format, fields):
+        for record in read_records(path, format, fields, task.encoding):
             if isinstance(record, Bad):
-                yield "", str(record)
+                cannot_go_on(record)
+                yield "", of_task(str(record))
                 continue
             values = dict(zip(fields, record.values, strict=True))
             try:
                 of = {name: values[column] for name, column in columns.items()}
-                found = _example(kind, loss if kind == "embedding" else kind, of, columns, passages)
+                example = _example(kind, loss if kind == "embedding" else kind, of, columns, passages)
+                if isinstance(example, Example) and group is not None:
+                    example = example._replace(group=_label(values[group], group))
             except ValueError as error:
-                found = str(error)
-            yield f"{file}:{record.line}", found
+                example = str(error)
+            yield f"{file}:{record.line}", example
     except UserError as error:
-        named = ", ".join(f"task.{name.split('[')[0]}=COLUMN" for name in columns if "[" not in name)
-        named += ", task.choices=[COLUMN,...]" if kind == "multiple_choice" else ""
-        raise UserError(f"{error}; name them with {named}") from None
+        raise UserError(f"{of_task(str(error))}; {named_by(kind, columns, group)}") from None
 
 
 def columns_of(task: Task, kind: str, loss: str = "in_batch") -> dict[str, str]:
@@ -156,7 +170,7 @@ def _text(value: Any, column: str) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{column} is {type(value).__name__}, not text")
     if clean(value) is None:
-        raise ValueError(f"{column} is not valid UTF-8")
+        raise ValueError(f"{column} is not valid text")
     return value.strip()
 
 
@@ -167,7 +181,7 @@ def _label(value: Any, column: str) -> str:
     if value is None or value != value or not str(value).strip():
         raise ValueError(f"no {column}")
     if clean(str(value)) is None:
-        raise ValueError(f"{column} is not valid UTF-8")
+        raise ValueError(f"{column} is not valid text")
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value).strip()
 
 
@@ -184,7 +198,7 @@ def _labels(value: Any, column: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_label(part, column) for part in parts if part is not None and str(part).strip()))
 
 
-def _number(value: Any, column: str) -> float:
+def number_of(value: Any, column: str) -> float:
     try:
         number = float(value) if isinstance(value, str | int | float) and "_" not in str(value) else math.nan
     except ValueError:
@@ -206,7 +220,7 @@ def _choice(value: Any, column: str, num_choices: int) -> int:
 
 
 _TARGETS = {
-    "classification": _label, "multi_label": _labels, "regression": _number, "softmax": _label, "cosine": _number,
+    "classification": _label, "multi_label": _labels, "regression": number_of, "softmax": _label, "cosine": number_of,
 }  # fmt: skip
 
 
@@ -219,7 +233,7 @@ def _tagged(value: Any, tags: Any, columns: Mapping[str, str]) -> Example | None
         text = _text(value, columns["text"])
         words = words_of(text)
     if clean(text) is None:
-        raise ValueError(f"{columns['text']} is not valid UTF-8")
+        raise ValueError(f"{columns['text']} is not valid text")
     of = tags.split() if isinstance(tags, str) else [] if tags is None else tags
     if not isinstance(of, Sequence):
         raise ValueError(f"{columns['label']} is {type(tags).__name__}, not a list of tags nor tags between spaces")

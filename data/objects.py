@@ -44,6 +44,24 @@ def read_objects(path: str, fields: tuple[str, ...], encoding: str) -> Iterator[
             yield value._replace(line=number) if isinstance(value, Bad) else _pick(path, number, value, fields)
 
 
+def object_keys(path: str, encoding: str) -> list[str]:
+    """The keys of a file's first record, empty where that is none. Raises READ_ERRORS."""
+    values = _read_values(path, encoding)
+    if _is_lines(path, encoding):
+        lines = (line.strip(BLANK) for line in read_lines(path, encoding))
+        values = (_decoded(line) for line in lines if line)
+    first = next(values, None)
+    return list(first) if isinstance(first, dict) else []
+
+
+def _decoded(line: str) -> Any:
+    """The value of a line, None where it is broken."""
+    try:
+        return DECODER.decode(line)
+    except (ValueError, RecursionError):
+        return None
+
+
 def _is_lines(path: str, encoding: str) -> bool:
     """Whether a file holds a record on each line: its name says so, or one of its first lines is an object."""
     name = path.lower().rpartition("/")[2]

@@ -15,14 +15,14 @@ from data.lines import clean, open_bytes
 FIELDS = ("text", "answer_start")
 
 
-def read_squad(file: str, path: str) -> Iterator[Read] | None:
+def read_squad(file: str, path: str, encoding: str = "utf-8") -> Iterator[Read] | None:
     """Questions of a file; `file` names it in places (file:id of the question). None: it is not SQuAD's JSON.
 
     Raises UserError where it is no JSON, READ_ERRORS.
     """
     with open_bytes(path) as opened:
         try:
-            whole = json.loads(opened.read().decode("utf-8-sig"))
+            whole = json.loads(opened.read().decode(encoding).removeprefix("\ufeff"))
         except RecursionError:
             raise UserError(f"{file}: no JSON of SQuAD's: nested too deeply; repair the file") from None
         except json.JSONDecodeError as error:

@@ -69,12 +69,22 @@ class _Lines:
         self._row.clear()
 
 
-def read_table(path: str, fields: tuple[str, ...], encoding: str, delimiter: str) -> Iterator[Record | Bad]:
-    """Rows of a CSV or TSV. Raises UserError where a column is missing, or where another delimiter explains that."""
+def _open(path: str, encoding: str, delimiter: str) -> tuple[_Lines, Iterator[list[str]]]:
+    """The lines of a table and its rows, which take from them."""
     quoted = delimiter == "," or is_quoted(path, encoding)
     lines = _Lines(read_lines(path, encoding, newline="" if quoted else None))
     quoting = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
-    rows = csv.reader(lines, delimiter=delimiter, strict=quoted, quoting=quoting)
+    return lines, csv.reader(lines, delimiter=delimiter, strict=quoted, quoting=quoting)
+
+
+def table_columns(path: str, encoding: str, delimiter: str) -> list[str]:
+    """The first row of a CSV or TSV, empty where there is none. Raises READ_ERRORS, csv.Error."""
+    return next(_open(path, encoding, delimiter)[1], [])
+
+
+def read_table(path: str, fields: tuple[str, ...], encoding: str, delimiter: str) -> Iterator[Record | Bad]:
+    """Rows of a CSV or TSV. Raises UserError where a column is missing, or where another delimiter explains that."""
+    lines, rows = _open(path, encoding, delimiter)
     header = next(rows, None)
     if header is None:
         return

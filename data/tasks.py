@@ -5,6 +5,7 @@ Whatever is wrong with the files is a UserError, one line per fault, before anyt
 data/labelled.py's.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,12 +15,12 @@ import numpy as np
 
 from data import docstrings
 from data.config import Task, UserError
+from data.copies import copies_across
 from data.corpus import DOCSTRINGS
 from data.examples import NO_ANSWER, Examples, TaskData
-from data.formats import format_of, read_records
+from data.holdout import LEAST_SPLIT, count_units, hold_out
 from data.labelled import read_examples
-from data.lines import clean
-from data.records import Bad
+from data.passages import read_passages
 from data.schemes import breaks_of, detect_scheme, letters_of, repair
 
 NAMED = 5  # values named in a message before it says "..."
@@ -36,9 +37,10 @@ def load_task(
 ) -> TaskData:
     """Read a task of a head's kind; `loss` is an embedding head's. Labels are those of the whole training file.
 
-    task.train_size keeps the first n training examples of a shuffle by `seed`. Raises UserError, one line per fault: a
-    file missing, empty or unreadable, a column missing, examples that cannot be used, one label only, a label that the
-    training file has not.
+    Splits without a file are made of the training file by `seed` (data/holdout.py); task.train_size then keeps the
+    first n training examples of a shuffle by it. Raises UserError, one line per fault: a file missing, empty or
+    unreadable, a column missing, examples that cannot be used or divided, one label only, a label that the training
+    file has not.
     """
     files: dict[str, str | None] = {"train": task.train, "validation": task.validation, "test": task.test}
     if task.train == DOCSTRINGS:
@@ -53,13 +55,14 @@ def load_task(
     passages = None
     if task.passages is not None and kind == "embedding":
         progress("task: reading passages", None)
-        passages = _read_passages(task.passages)
+        passages = read_passages(task.passages, task.encoding)
     splits: dict[str, Examples] = {}
     faults: dict[str, None] = {}
     for split, key in keys.items():
         progress(f"task: reading {split}", None)
         try:
-            splits[split] = read_examples(key, str(files[split]), task, kind, loss, passages)
+            grouped = split == "train" and task.group is not None
+            splits[split] = read_examples(key, str(files[split]), task, kind, loss, passages, grouped)
         except UserError as error:
             faults[str(error)] = None
     if faults:
@@ -70,39 +73,18 @@ def load_task(
         scheme = _scheme(task.scheme, keys["train"], splits["train"])
         for split, examples in splits.items():
             splits[split] = _repaired(keys[split], examples, scheme, notes)
-    labels = _label_names(kind, loss, keys, splits, task.label, notes)
-    _note_copies(keys, splits, notes)
+    labels = _label_names(kind, loss, keys, splits, task, notes)
+    labelled = kind == "classification" or (kind == "embedding" and loss == "softmax")
+    splits = _divided(keys["train"], task, splits, seed, labelled, notes)
+    notes += copies_across({split: keys.get(split, f"task.{split}") for split in splits}, splits)
     train = splits["train"]
     if task.train_size is not None and task.train_size < len(train):
         chosen = np.random.default_rng(seed).permutation(len(train))[: task.train_size]
         train = train.take(chosen.tolist())
-    return TaskData(kind, labels, scheme, train, splits["validation"], splits.get("test"), passages, tuple(notes))
-
-
-def _read_passages(file: str) -> dict[str, str]:
-    """Texts by id. Raises UserError."""
-    key, path = f"task.passages={file}", Path(file).expanduser()
-    format = format_of(path.name)
-    if not path.is_file() or format is None or format == "text":
-        raise UserError(f"{key}: {'no such file' if not path.is_file() else 'its suffix tells no format'}; give a CSV, "
-                        f"TSV, JSONL, Parquet or Arrow file with the columns id and text")  # fmt: skip
-    passages: dict[str, str] = {}
-    faults: list[str] = []
-    for record in read_records(str(path), format, ("id", "text")):
-        if isinstance(record, Bad):
-            faults.append(str(record))
-            continue
-        number, text = record.values
-        number = str(int(number)) if isinstance(number, float) and number.is_integer() else str(number or "").strip()
-        if not number or not isinstance(text, str) or not text.strip() or clean(text) is None:
-            faults.append(f"{file}:{record.line}: no {'valid text' if number else 'id'}")
-        elif passages.setdefault(number, text.strip()) != text.strip():
-            faults.append(f"{file}:{record.line}: another text for the id {number!r}")
-    if faults:
-        raise UserError(f"{key}: {len(faults)} passages cannot be used, first {faults[0]}; repair or remove them")
-    if not passages:
-        raise UserError(f"{key}: holds no passages; give a file with the columns id and text")
-    return passages
+    return TaskData(
+        kind, labels, scheme, train, splits["validation"], splits.get("test"), passages,
+        task.unseen_labels == "count_wrong", tuple(notes),
+    )  # fmt: skip
 
 
 def _scheme(given: str | None, key: str, train: Examples) -> str | None:
@@ -148,9 +130,10 @@ def _names(kind: str, target: Any) -> Iterable[str]:
 
 
 def _label_names(
-    kind: str, loss: str, keys: dict[str, str], splits: dict[str, Examples], column: str, notes: list[str]
+    kind: str, loss: str, keys: dict[str, str], splits: dict[str, Examples], task: Task, notes: list[str]
 ) -> list[str]:
-    """The labels of a task (see TaskData), of which no split may hold others. Raises UserError."""
+    """The labels of a task (see TaskData), and whether a split may hold others. Raises UserError."""
+    column = task.label
     if kind == "answering":
         return _answer_labels(keys, splits, notes)
     kind = "classification" if kind == "embedding" and loss == "softmax" else kind
@@ -173,9 +156,13 @@ def _label_names(
         unknown = [sorted(set(_names(kind, target)) - set(labels)) for target in targets[split]]
         if number := sum(map(bool, unknown)):
             names = sorted({name for some in unknown for name in some})
+            told = f"{key}: {_counted(number)} with labels that task.train has not: {_named(names)} (it has "
+            told += f"{_named(labels)}); "
+            if task.unseen_labels == "count_wrong":
+                notes.append(f"{told}they count as wrong")
+                continue
             faults.append(
-                f"{key}: {_counted(number)} with labels that task.train has not: {_named(names)} (it has "
-                f"{_named(labels)}); add examples of them to the training file or remove these"
+                f"{told}add examples of them to the training file, remove these, or give task.unseen_labels=count_wrong"
             )
     if faults:
         raise UserError("\n".join(faults))
@@ -192,18 +179,61 @@ def _answer_labels(keys: dict[str, str], splits: dict[str, Examples], notes: lis
     return [NO_ANSWER] if lacking["train"] else []
 
 
-def _note_copies(keys: dict[str, str], splits: dict[str, Examples], notes: list[str]) -> None:
-    """Count the examples that stand in the training file too."""
-    known = set(_texts_of(splits["train"]))
-    for split in ("validation", "test"):
-        if split in splits and (number := sum(texts in known for texts in _texts_of(splits[split]))):
-            of = len(splits[split])
-            notes.append(f"{keys[split]}: {number} of {_counted(of)} stand in task.train too; they tell little")
+def _divided(
+    key: str, task: Task, splits: dict[str, Examples], seed: int, labelled: bool, notes: list[str]
+) -> dict[str, Examples]:
+    """All splits: those for which no file is given are held out of the training examples. Raises UserError.
+
+    `labelled`: targets are one label each.
+    """
+    shares = {"validation": task.validation_fraction, "test": task.made_test_fraction}
+    shares = {split: share for split, share in shares.items() if split not in splits and share is not None}
+    if not shares:
+        if task.group is not None:
+            notes.append(f"task.group={task.group}: no split is made, so it decides nothing")
+        return splits
+    examples = splits["train"]
+    made = hold_out(examples, shares, seed, labelled)
+    for split, numbers in made.items():
+        if not numbers and (split == "validation" or task.test_fraction is not None):
+            raise _undivided(key, task, examples, split, shares[split])
+    made = {split: numbers for split, numbers in made.items() if numbers}
+    held = {number for numbers in made.values() for number in numbers}
+    parts = {"train": [number for number in range(len(examples)) if number not in held], **made}
+    counts = " and ".join(f"{len(numbers)} for {split}" for split, numbers in made.items())
+    notes.append(f"{key}: of its {_counted(len(examples))} {counts} are held out, {len(parts['train'])} train")
+    for split, numbers in made.items():
+        asked = shares[split] * len(examples)
+        if task.group is not None and not asked / 2 <= len(numbers) <= 2 * asked:
+            notes.append(
+                f"task.group={task.group}: {len(set(examples.groups or []))} groups, so {split} cannot have the "
+                f"{asked:.0f} examples that it should"
+            )
+    if labelled and "validation" in made and examples.targets is not None:
+        there = {examples.targets[number] for number in made["validation"]}
+        times = Counter(examples.targets)
+        if lacking := sorted(label for label in times if times[label] >= LEAST_SPLIT and label not in there):
+            notes.append(f"{key}: all examples of the label {_named(lacking)} are of one group, or copies: none is in "
+                         f"validation")  # fmt: skip
+    divided = splits | {split: examples.take(numbers) for split, numbers in parts.items()}
+    return {split: divided[split] for split in ("train", "validation", "test") if split in divided}
 
 
-def _texts_of(examples: Examples) -> list[tuple[Any, ...]]:
-    columns = [column for column in (examples.texts, examples.pairs, examples.choices) if column is not None]
-    return [tuple(tuple(c) if isinstance(c, list) else c for c in texts) for texts in zip(*columns, strict=True)]
+def _undivided(key: str, task: Task, examples: Examples, split: str, share: float) -> UserError:
+    """Why nothing can be held out for a split."""
+    remedy = f"give task.{split}=FILE"
+    if share * len(examples) < 0.5:
+        return UserError(f"task.{split}_fraction={share:g}: of the {_counted(len(examples))} of {key} that is none; "
+                         f"{remedy}, more examples or a larger fraction")  # fmt: skip
+    if task.group is not None:
+        return UserError(
+            f"task.group={task.group}: the {count_units(examples)} groups of {key} (those that share a text are one) "
+            f"are too few to hold one out for {split} and leave all labels in training; {remedy}, or leave it out"
+        )
+    return UserError(
+        f"{key}: no example can be held out for {split} without taking the last one of a label from training "
+        f"(copies of a text stay together); {remedy}, or more examples"
+    )
 
 
 def _counted(examples: int) -> str:

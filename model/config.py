@@ -138,17 +138,51 @@ class Head(Section):
     """embedding: put before a passage, or the second text."""
 
     @property
-    def reads_features(self) -> bool:
-        """Whether a frozen encoder's pooled vector is all that it wants: such vectors can be kept."""
-        return self.kind in ("classification", "multi_label", "regression")
+    def has_weights(self) -> bool:
+        """Whether there is anything to train where the encoder is frozen."""
+        return self.kind != "embedding" or self.layers is not None or self.loss == "softmax"
+
+    @property
+    def reads_features(self) -> Literal["cls", "mean", "max", "tokens"] | None:
+        """What it wants of a frozen encoder's outputs, which can be kept: a pooling, or the states of all tokens; None
+        where it has nothing to train on them."""
+        if self.kind in ("tagging", "answering"):
+            return "tokens"
+        return self.pooling if self.has_weights else None
 
     @model_validator(mode="after")
     def _fits_kind(self) -> "Head":
-        if self.crf and self.kind != "tagging":
-            raise ValueError(f"crf is for kind tagging, not {self.kind}; leave it out")
-        if (self.label_smoothing or self.class_weights) and self.crf:
-            raise ValueError("class_weights, label_smoothing: a crf scores whole sequences; leave out one of the two")
-        labelled = ("classification", "multi_label", "tagging")
-        if (self.label_smoothing or self.class_weights) and self.kind not in labelled:
-            raise ValueError(f"class_weights and label_smoothing are for labels, not for {self.kind}; leave them out")
+        _check_kind(self, self.kind)
         return self
+
+
+class AskedHead(Head):
+    """The head as a config asks for it: what the kind is may be left to the task's files."""
+
+    kind: Kind | None = None  # pyright: ignore[reportIncompatibleVariableOverride]
+    """As Head's; None: found from the files (crf says tagging; a loss, temperature or prefix embedding)."""
+
+    @property
+    def implied_kind(self) -> Kind | None:
+        """`kind`, or the only kind that the other settings are for."""
+        own = {"tagging": ("crf",), "embedding": ("loss", "temperature", "query_prefix", "passage_prefix")}
+        for kind, fields in own.items() if self.kind is None else ():
+            if any(getattr(self, field) != type(self).model_fields[field].default for field in fields):
+                return kind  # pyright: ignore[reportReturnType]
+        return self.kind
+
+    @model_validator(mode="after")
+    def _fits_kind(self) -> "AskedHead":
+        if (kind := self.implied_kind) is not None:
+            _check_kind(self, kind)
+        return self
+
+
+def _check_kind(head: Head, kind: Kind) -> None:
+    """Raise ValueError for settings that are not for this kind, or not for one another."""
+    if head.crf and kind != "tagging":
+        raise ValueError(f"crf is for kind tagging, not {kind}; leave it out")
+    if (head.label_smoothing or head.class_weights) and head.crf:
+        raise ValueError("class_weights, label_smoothing: a crf scores whole sequences; leave out one of the two")
+    if (head.label_smoothing or head.class_weights) and kind not in ("classification", "multi_label", "tagging"):
+        raise ValueError(f"class_weights and label_smoothing are for labels, not for {kind}; leave them out")

@@ -40,7 +40,7 @@ def last_layers(encoder: Any, top_k: int) -> list[str]:
 
     Raises ValueError as `layers_a_group`.
     """
-    family, groups = family_of(encoder.config), _groups(encoder)
+    family, groups = family_of(encoder.config), _groups(encoder.config)
     size = layers_a_group(encoder.config, top_k)
     names = [f"{family.layers}.{number}" for number in range(groups - top_k // size, groups)]
     return [*names, family.final_norm] if family.final_norm else names
@@ -64,9 +64,9 @@ def layers_a_group(config: Any, top_k: int) -> int:
     return size
 
 
-def _groups(encoder: Any) -> int:
+def _groups(config: Any) -> int:
     """Layers that have weights of their own."""
-    return len(list(encoder.get_submodule(family_of(encoder.config).layers).children()))
+    return getattr(config, "num_hidden_groups", setting(config, "num_hidden_layers"))
 
 
 def count_parameters(module: nn.Module) -> dict[str, int]:
@@ -102,7 +102,7 @@ def learning_rate_scales(module: Any, decay: float) -> dict[str, float]:
     """
     encoder, family = module.encoder, family_of(module.encoder.config)
     inside = next(f"{name}." for name, one in module.named_modules() if one is encoder)
-    top = _groups(module.encoder)
+    top = _groups(encoder.config)
     depths = {f"{inside}{family.layers}.{number}.": number + 1 for number in range(top)}
     if family.final_norm:
         depths[f"{inside}{family.final_norm}."] = top

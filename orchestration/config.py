@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
 from data.config import Corpus, Masking, Rows, Section, Task, Tokenizer, form_of
-from model.config import Encoder, Head, Objective
+from model.config import AskedHead, Encoder, Objective
 from tuning.config import Finetune, Gpus, Sweep
 
 Size = Annotated[int, Field(ge=1)]
@@ -211,7 +211,7 @@ class Config(Section):
     checkpoints: Checkpoints = Checkpoints()
     cluster: Cluster = Cluster()
     task: Task = Task()
-    head: Head = Head()
+    head: AskedHead = AskedHead()
     finetune: Finetune = Finetune()
     sweep: Sweep = Sweep()
 

@@ -6,7 +6,7 @@ text without it; never the credential. Knows forms, and the values that this pro
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -71,12 +71,14 @@ def secrets_here() -> dict[str, str]:
     return found
 
 
-def kind_of(text: str) -> str | None:
-    """What kind of credential a text holds; None: none that is recognised."""
+def kind_of(text: str, secrets: Mapping[str, str] | None = None) -> str | None:
+    """What kind of credential a text holds; None: none that is recognised. `secrets`: those of this machine, where the
+    caller has many texts and asked before."""
     for what, form in FORMS.items():
         if form.search(text):
             return what
-    return next((what for what, value in secrets_here().items() if value in text), None)
+    here = secrets_here() if secrets is None else secrets
+    return next((what for what, value in here.items() if value in text), None)
 
 
 def masked(text: str) -> str:
@@ -100,16 +102,20 @@ def lines_with(text: str) -> Iterator[tuple[int, str]]:
             yield number, kind
 
 
-def complaints(values: Any, key: str = "") -> Iterator[str]:
-    """One line for each text in nested plain values, or name in it, that holds a credential: the key, not the value."""
+def complaints(values: Any, key: str = "", secrets: Mapping[str, str] | None = None) -> Iterator[str]:
+    """One line for each text in nested plain values, or name in it, that holds a credential: the key, not the value.
+    `secrets`: as in kind_of."""
+    secrets = secrets_here() if secrets is None else secrets
     if isinstance(values, dict):
         for name, child in values.items():
             dotted = f"{key}.{name}" if key else str(name)
-            if kind := kind_of(str(name)):
+            if kind := kind_of(str(name), secrets):
                 yield f"{masked(dotted)}: the key holds {kind}; {INSTEAD}"
-            yield from complaints(child, dotted)
+            yield from complaints(child, dotted, secrets)
     elif isinstance(values, list | tuple):
         for child in values:
-            yield from complaints(child, key)
-    elif isinstance(values, str) and (kind := kind_of(f"{key.rpartition('.')[2]}={values}") or kind_of(values)):
+            yield from complaints(child, key, secrets)
+    elif isinstance(values, str) and (
+        kind := kind_of(f"{key.rpartition('.')[2]}={values}", secrets) or kind_of(values, secrets)
+    ):
         yield f"{masked(key)}: the value holds {kind} (it is not shown); {INSTEAD}"

@@ -1,13 +1,13 @@
-"""Two engines with one face: DeepSpeed ZeRO in a worker group, plain torch in one process.
+"""The engine of a worker group: DeepSpeed ZeRO. That of one process has the same face (orchestration/plain_engine.py).
 
 In: an objective (nn.Module) and its optimizer settings. Out: what orchestration/steps.py calls an Engine, and the
-engine's own business: gathering sharded weights, saving and loading its state, bytes held on this rank.
+engine's own business: gathering sharded weights, saving and loading its state.
 Only this file and orchestration/universal.py, its half for other numbers of ranks, import deepspeed. Knows neither Ray
 nor the data.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -18,61 +18,11 @@ from torch import Tensor, nn
 
 from orchestration import universal
 from orchestration.deferral import DeferringWriter
-from orchestration.optimizer import adamw, clip
+from orchestration.optimizer import adamw, clip, moments
 
 Batch = dict[str, Tensor]
 STATE, KEPT = "state", "kept.pt"  # folder and file inside a checkpoint
 LOWEST_LOSS_SCALE = 1.0  # DeepSpeed's default: gradients that overflow there are no matter of scale
-
-
-class PlainEngine:
-    """Plain torch in one process: small trials, and one machine without Ray."""
-
-    def __init__(
-        self,
-        module: nn.Module,
-        weight_decay: float = 0.01,
-        gradient_clipping: float | None = 1.0,
-        device: torch.device | str = "cpu",
-        scales: Mapping[str, float] | None = None,
-    ) -> None:
-        """`scales`: as in parameter_groups."""
-        self.device = torch.device(device)
-        self.rank, self.world_size = 0, 1
-        self.module = module.to(self.device)
-        self.gradient_clipping = gradient_clipping
-        self.optimizer = adamw(self.module, weight_decay, scales)
-
-    def all_reduce(self, values: Tensor) -> Tensor:
-        """Sum over ranks: there is one."""
-        return values
-
-    def gather(self, value: Any) -> list[Any]:
-        """The value of each rank: there is one."""
-        return [value]
-
-    def forward(self, batch: Batch) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Loss sums and metric sums of one batch."""
-        return self.module({key: value.to(self.device) for key, value in batch.items()})
-
-    def backward(self, loss: Tensor) -> None:
-        """Add the gradient of `loss`."""
-        loss.backward()
-
-    def step(self, learning_rate: float) -> float:
-        """Clip, update unless the gradient is not finite, clear; returns the norm before clipping."""
-        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
-        norm = clip(parameters, self.gradient_clipping)
-        if torch.isfinite(norm):
-            for group in self.optimizer.param_groups:
-                group["lr"] = learning_rate * group["scale"]
-            self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        return norm.item()
-
-    def rescaled(self) -> bool:
-        """Whether the last step was refused only to look for a loss scale: there is none."""
-        return False
 
 
 def gathered(value: Any) -> list[Any]:
@@ -98,8 +48,10 @@ class DeepSpeedEngine:
         device: torch.device | str,
         precision: str = "fp32",
         offload: str | None = None,
+        scales: Mapping[str, float] | None = None,
     ) -> None:
-        """`precision`: fp32, bf16 or fp16 (with dynamic loss scaling); `offload`: "optimizer" or None."""
+        """`precision`: fp32, bf16 or fp16 (with dynamic loss scaling); `offload`: "optimizer" or None; `scales`: as in
+        parameter_groups."""
         import deepspeed
         from deepspeed.ops import __compatible_ops__
 
@@ -127,7 +79,7 @@ class DeepSpeedEngine:
             # DeepSpeed's own Adam for offloading would be compiled at the first start; torch's is fused on CPUs too.
             "zero_force_ds_cpu_optimizer": False,
         }
-        optimizer = adamw(module, weight_decay)
+        optimizer = adamw(module, weight_decay, scales)
         names = {parameter: name for name, parameter in module.named_parameters()}
         self.names = [[names[parameter] for parameter in group["params"]] for group in optimizer.param_groups]
         self._hyperparameters = [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
@@ -183,7 +135,7 @@ class DeepSpeedEngine:
         Raises RuntimeError where DeepSpeed did otherwise.
         """
         for group in self.engine.optimizer.param_groups:
-            group["lr"] = learning_rate
+            group["lr"] = learning_rate * group["scale"]
         if self.plain_optimizer:
             norm = float(clip([p for p in self.module.parameters() if p.requires_grad], self.gradient_clipping))
             if not math.isfinite(norm):
@@ -237,6 +189,39 @@ class DeepSpeedEngine:
 
         sharded = self.stage == 3 and isinstance(tensor, nn.Parameter)
         return deepspeed.zero.GatheredParameters([tensor], modifier_rank=modifier_rank, enabled=sharded)
+
+    @torch.no_grad()
+    def copy_to(self, module: nn.Module) -> None:
+        """Copy the weights that train, whole, into a module of the same shape on this rank. All ranks must call it."""
+        into = dict(module.named_parameters())
+        for name, parameter in self.module.named_parameters():
+            if parameter.requires_grad:
+                with self._whole(parameter):
+                    into[name].copy_(parameter)
+
+    def state(self) -> list[Tensor]:
+        """Copies of what this rank holds of the weights that train and of the optimizer, on the CPU: for `restore`, on
+        the same rank of as many, at the same stage, in fp32. What is frozen is not among them."""
+        return [tensor.detach().cpu().clone() for tensor in self._held()]
+
+    @torch.no_grad()
+    def restore(self, state: Sequence[Tensor]) -> None:
+        """Go on from what `state` returned. All ranks must call it."""
+        for tensor, saved in zip(self._held(), state, strict=True):
+            tensor.copy_(saved)
+        if self.stage == 3 and (whole := self.engine.optimizer.persistent_parameters):
+            whole[0].partition(whole)  # else these would still be the weights from before
+            whole[0].all_gather(whole)
+
+    def _held(self) -> list[Tensor]:
+        """This rank's tensors of weights and optimizer, those that ZeRO shards in its own flat form."""
+        optimizer = self.engine.optimizer
+        weights: list[Any] = [p for p in self.module.parameters() if p.requires_grad]
+        if self.stage == 0:
+            return moments(optimizer, weights) + weights
+        flat = optimizer.fp32_partitioned_groups_flat if self.stage == 3 else optimizer.single_partition_of_fp32_groups
+        shards = [weight.ds_tensor for weight in weights] if self.stage == 3 else weights
+        return [*moments(optimizer.optimizer, flat), *flat, *shards]
 
     def save(self, folder: Path) -> None:
         """Write this rank's part of the training state under `folder`, which may be this rank's own.

@@ -41,9 +41,7 @@ class Feed:
                 raise RuntimeError(f"the stream brought step {part.first_step} where {step} was due")
             for step, rows in steps_of(part):
                 at("reading", step)
-                # Dropout is keyed by (seed, step, rank): what a step drops depends on no step before it.
-                seed = np.random.SeedSequence([self.seed, step, self.rank]).generate_state(1, np.uint64)
-                torch.manual_seed(int(seed[0]))
+                seed_dropout(self.seed, step, self.rank)
                 batches = micro_batches(part, rows, self.micro_batch, self.accumulation, self.pad_id)
                 read(part.lengths[rows], sum(batch["input_ids"].size for batch in batches))
                 if self.dump_folder:
@@ -56,6 +54,17 @@ class Feed:
         for part in parts:
             for _, rows in steps_of(part):
                 yield from tensors(micro_batches(part, rows, self.micro_batch, 1, self.pad_id))
+
+
+def seed_dropout(seed: int, step: int, rank: int) -> None:
+    """Dropout is keyed by (seed, step, rank): what a step drops depends on no step before it.
+
+    Not by torch.manual_seed: where CUDA is not in use it notes from where it was called, 2 ms at every step.
+    """
+    key = int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)[0])
+    torch.default_generator.manual_seed(key)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(key)
 
 
 def tensors(batches: list[dict[str, Any]]) -> list[Batch]:

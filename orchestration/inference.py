@@ -6,6 +6,7 @@ numpy arrays for data/decoding.py. Goes through Ray's object store as it is; kno
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -54,17 +55,22 @@ def load(module: HeadModule, about: Description, folder: Path, prefix: str = "")
 
 
 def outputs_of(
-    module: HeadModule, encoded: Encoded, device: str, seen: Callable[[Batch], None] = lambda batch: None
+    module: HeadModule,
+    encoded: Encoded,
+    device: str,
+    seen: Callable[[Batch], None] = lambda batch: None,
+    share: tuple[int, int] = (0, 1),
 ) -> dict[str, np.ndarray]:
     """The module's outputs for all units, float32 or int64: (U, ...), (U, T) of heads on tokens, (U * group, D) of
     vectors. Units of like length go through the module together; which do depends on `encoded` alone.
 
     `seen` is called with each batch and its logits, as if by the module's own forward but without another pass.
+    `share`: number of this rank, and of all: each takes every so-manieth batch, and has 0 for the units of the others.
     """
     found: dict[str, np.ndarray] = {}
     lengths = encoded.lengths.reshape(-1, encoded.group).max(1, initial=1)
     with torch.inference_mode():
-        for units in budgeted(lengths, MICRO_BATCH_TOKENS // encoded.group):
+        for units in islice(budgeted(lengths, MICRO_BATCH_TOKENS // encoded.group), share[0], None, share[1]):
             batch = {name: torch.from_numpy(array).to(device) for name, array in encoded.batch(units).items()}
             batch["logits"] = module.logits(batch)
             for name, tensor in module.outputs(batch).items():

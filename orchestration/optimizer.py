@@ -3,7 +3,7 @@
 In: a module. Out: its trainable parameters in groups, an optimizer over them. Knows torch only.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -46,3 +46,18 @@ def adamw(
 def clip(parameters: list[nn.Parameter], largest: float | None) -> Tensor:
     """Scale gradients to a norm of at most `largest` (None: leave them); returns the norm before."""
     return nn.utils.clip_grad_norm_(parameters, float("inf") if largest is None else largest)
+
+
+def moments(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor]) -> list[Tensor]:
+    """AdamW's tensors of each parameter: number of steps, both moments; made as AdamW makes them before its first step.
+
+    Source: torch.optim.AdamW, `_init_group` of its fused form.
+    """
+    found: list[Tensor] = []
+    for parameter in parameters:
+        state = optimizer.state[parameter]
+        if not state:
+            state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
+            state |= {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
+        found += [state["step"], state["exp_avg"], state["exp_avg_sq"]]
+    return found

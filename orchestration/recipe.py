@@ -5,6 +5,7 @@ one line per fault: dotted key, given value, what is allowed, what to do.
 Precedence: default < recipe < `key.path=value` < sweep point, all through `build_config`.
 """
 
+import copy
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -99,7 +100,7 @@ def build_config(values: Mapping[str, Any], changes: Mapping[str, Any]) -> Confi
     """
     if faults := [*credentials.complaints(dict(values)), *credentials.complaints(dict(changes))]:
         raise UserError("\n".join(dict.fromkeys(faults)))
-    tree: dict[str, Any] = yaml.safe_load(yaml.safe_dump(dict(values)))  # a deep copy of plain data
+    tree: dict[str, Any] = copy.deepcopy(dict(values))
     for dotted, value in changes.items():
         node = tree
         *parents, last = dotted.split(".")

@@ -28,7 +28,7 @@ STOP_SECONDS = 60  # what a stopped job has for saving; Ray's own default is 3
 PATHS = {
     "prepare": ("storage", "corpus.sources", "tokenizer.path"),
     "pretrain": ("storage", "corpus.sources", "tokenizer.path", "encoder.init"),
-    "sweep": ("storage", "task.train", "task.validation", "task.test", "sweep.encoders"),
+    "sweep": ("storage", "task.train", "task.validation", "task.test", "task.passages", "sweep.encoders"),
     "predict": (),
     "embed": (),
     "doctor": ("storage",),

@@ -135,7 +135,7 @@ def sweep(options: argparse.Namespace) -> int:
     """Run a sweep and print its leaderboard."""
     config = load_config(options.recipe, options.overrides)
     check_switches()
-    from tuning.inputs import check_resources
+    from tuning.inputs import check_resources, resolved
     from tuning.leaderboard import verdict
     from tuning.report import write_report
     from tuning.space import points
@@ -147,6 +147,7 @@ def sweep(options: argparse.Namespace) -> int:
     check_identity(run, config, SWEEP_SECTIONS)
     notes: list[str] = []
     _on_nodes(config, options.dry_run, lambda nodes: notes.extend(check(config, nodes)))
+    known = resolved(config)
     if options.dry_run:
         counts = len(points(config)), len(config.sweep.encoders), config.sweep.seeds
         print("{} points x {} encoders x {} seeds".format(*counts) + f" = {counts[0] * counts[1] * counts[2]} trials")
@@ -176,7 +177,7 @@ def sweep(options: argparse.Namespace) -> int:
         print(f"\n{text}\n{places}", file=terminal.out)
         if config.sweep.must_beat_random and not beats:
             return 1
-        print("\nnext:\n" + "\n".join(f"  {line}" for line in _next_commands(config, run)), file=terminal.out)
+        print("\nnext:\n" + "\n".join(f"  {line}" for line in _next_commands(known, run)), file=terminal.out)
         return 0
 
     return _in_run(config, run, work)

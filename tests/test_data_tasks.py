@@ -131,9 +131,9 @@ def test_white_space_may_be_a_word_and_stand_behind_a_tag(tmp_path: Path) -> Non
 def test_text_that_is_no_text(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes(b"text,label\nx,a\ny,\xff\n")
-    assert f"{path}:3: label is not valid UTF-8" in fault("classification", path)
+    assert f"{path}:3: label is not valid text" in fault("classification", path)
     path.write_bytes(b"text,label\nx,a\n\xff,b\n")
-    assert f"{path}:3: text is not valid UTF-8" in fault("classification", path)
+    assert f"{path}:3: text is not valid text" in fault("classification", path)
     (tmp_path / "deep.json").write_text("[" * 100_000)
     assert "deep.json: no JSON of SQuAD's: nested too deeply" in fault("answering", tmp_path / "deep.json")
 
@@ -315,7 +315,7 @@ def test_faults_of_conll_name_file_and_sentence(tmp_path: Path) -> None:
     path.write_text("a\tO\n\tB-X\n")
     assert f"{path}:2: sentence 1: it holds a tag without a word" in fault("tagging", path)
     path.write_bytes(b"a O\n\xff O\n")
-    assert f"{path}:2: sentence 1: it is not valid UTF-8" in fault("tagging", path)
+    assert f"{path}:2: sentence 1: it is not valid text" in fault("tagging", path)
     path.write_text("\n\n-DOCSTART- O\n\n")
     assert "holds no examples; give a file with words and tags" in fault("tagging", path)
     path.write_text("a NOUN\nb VERB\n")
@@ -366,7 +366,7 @@ def test_copies_across_splits_and_constant_numbers_are_notes(tmp_path: Path) -> 
     second = write(tmp_path / "b.csv", {"text": ["x", "q", "x"], "label": [1, 2, 1]})
     notes = load("regression", first, second).notes
     assert notes[0].startswith(f"task.train={first}: label is 1 in all examples")
-    assert notes[1].startswith(f"task.validation={second}: 2 of 3 examples stand in task.train too")
+    assert notes[1].startswith(f"task.validation={second}: 2 of 3 examples (66.7%) stand in task.train too")
 
 
 def test_train_size_is_a_prefix_of_one_shuffle_of_whole_examples(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from model.families import FAMILIES
 from model.objectives.catalogue import build_objective
 from model.objectives.contract import IGNORED
 from model.objectives.masked import encoder_inputs
-from orchestration.engine import PlainEngine
+from orchestration.plain_engine import PlainEngine
 from tests.objective_batches import TOKENIZER, batch, enlarged, objective_of, tiny, write_teacher
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -78,19 +78,6 @@ def test_filler_rows_count_nothing(encoder) -> None:
     assert objective(nothing)[0]["classification"] == 0
 
 
-def test_features_stand_for_tokens(encoder) -> None:
-    objective = build_head(encoder, Head(), ["a", "b", "c"], mode="frozen").eval()
-    rows = batch()
-    features = objective.features(rows)
-    assert features.shape == (6, 16)
-    cached = {"features": features, "labels": rows["labels"]}
-    torch.testing.assert_close(objective.logits(cached), objective.logits(rows), atol=1e-5, rtol=0)
-    torch.testing.assert_close(
-        objective(cached)[0]["classification"],
-        functional.cross_entropy(objective.logits(rows), rows["labels"], reduction="sum"),
-    )
-
-
 def test_padding_does_not_matter(encoder) -> None:
     objective = build_head(encoder, Head(), ["a", "b", "c"], mode="full").eval()
     rows = batch()

@@ -7,11 +7,13 @@ import torch
 from tiny_encoder import NUM_WORDS, SPECIALS, write_tokenizer
 
 from model.config import Encoder, Head
+from model.counting import RowCounter
 from model.encoder import build_encoder
 from model.families import FAMILIES, family_of
 from model.freezing import last_layers, learning_rate_scales
 from model.heads.building import build_head, head_names
 from model.heads.contract import HeadModule
+from model.heads.states import open_encoder, pooled_states
 
 TOKENIZER = {"vocab_size": len(SPECIALS) + NUM_WORDS, "pad_id": 0, "cls_id": 2, "sep_id": 3, "mask_id": 4}
 LABELS = ["a", "b", "c"]
@@ -33,16 +35,22 @@ def folders(tmp_path_factory) -> dict[str, Path]:
     return made
 
 
-def make_batch(kind: str) -> dict[str, torch.Tensor]:
+def make_batch(kind: str, loss: str = "in_batch") -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(1)
-    rows = UNITS * CHOICES if kind == "multiple_choice" else UNITS
+    rows = UNITS * CHOICES if kind in ("multiple_choice", "embedding") else UNITS
     lengths = torch.randint(3, TOKENS + 1, (rows, 1), generator=generator)
     lengths[0] = TOKENS
     mask = (torch.arange(TOKENS) < lengths).long()
     batch = {"input_ids": torch.randint(5, 60, (rows, TOKENS), generator=generator) * mask, "attention_mask": mask}
     batch["token_type_ids"] = (torch.arange(TOKENS) > 1).long() * mask
+    numbers = torch.tensor([0.5, -1.0, 1.0, 0.0])
+    if kind == "embedding":
+        batch["passage_ids"] = torch.tensor([0, 1, 0, 2])
     labels = {
         "classification": torch.tensor([0, 2, 1, 1]),
+        "multi_label": torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 0.0], [1.0, 1.0, 1.0], [0.0, 1.0, 0.0]]),
+        "regression": numbers,
+        "embedding": numbers if loss == "cosine" else torch.tensor([0, 2, 1, 1]),
         "tagging": torch.where(mask.bool(), torch.arange(TOKENS) % 3, -100),
         "answering": torch.tensor([[0, 0], [1, 2], [2, 2], [0, 1]]),
         "multiple_choice": torch.tensor([0, 1, 1, 0]),
@@ -51,15 +59,20 @@ def make_batch(kind: str) -> dict[str, torch.Tensor]:
 
 
 def reference_loss(module: HeadModule, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-    """The loss that transformers' class computes itself: a mean over its targets."""
+    """The loss that transformers' class computes itself: a mean over its targets. Of answers each unit is read without
+    its padding, which transformers gives a share of the probability."""
     inputs = {name: value for name, value in batch.items() if name != "labels"}
     if not family_of(module.model.config).segments:
         del inputs["token_type_ids"]
     if module.head.kind == "multiple_choice":
         inputs = {name: value.view(UNITS, CHOICES, TOKENS) for name, value in inputs.items()}
     if module.head.kind == "answering":
-        ends = batch["labels"].unbind(1)
-        return module.model(**inputs, start_positions=ends[0], end_positions=ends[1]).loss
+        losses = []
+        for unit, length in enumerate(batch["attention_mask"].sum(1)):
+            rows = {name: value[unit : unit + 1, :length] for name, value in inputs.items()}
+            start, end = batch["labels"][unit : unit + 1].unbind(1)
+            losses.append(module.model(**rows, start_positions=start, end_positions=end).loss)
+        return torch.stack(losses).mean()
     return module.model(**inputs, labels=batch["labels"]).loss
 
 
@@ -77,22 +90,65 @@ def test_each_kind_is_transformers_own_class_with_its_own_loss(folders, family: 
         torch.testing.assert_close(sums[kind] / counts[kind], expected, atol=1e-6, rtol=1e-5)
 
 
+NATIVE = [Head(kind=kind) for kind in ("classification", "regression", "tagging", "answering", "multiple_choice")]
+OURS = [
+    Head(pooling="max"), Head(kind="multi_label", pooling="mean", layers="mlp"), Head(kind="tagging", crf=True),
+    Head(kind="tagging", layers="mlp"), Head(kind="answering", layers="mlp"),
+    Head(kind="multiple_choice", pooling="mean"), Head(kind="embedding", pooling="mean", layers="linear"),
+    Head(kind="embedding", loss="softmax"), Head(kind="embedding", loss="cosine", layers="mlp"),
+]  # fmt: skip
+
+
+def on_features(folder: Path, head: Head, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The batch with what the frozen encoder makes of it in the tokens' place."""
+    pooling, mask = head.reads_features, batch["attention_mask"]
+    assert pooling is not None
+    states = pooled_states(open_encoder(folder), batch, (pooling,))[pooling]
+    kept = {name: batch[name] for name in ("labels", "passage_ids") if name in batch}
+    if pooling != "tokens":
+        return {"features": states, **kept}
+    features = torch.zeros(*mask.shape, states.shape[-1])
+    features[mask.bool()] = states
+    return {"features": features, "attention_mask": mask, **kept}
+
+
+@torch.no_grad()
 @pytest.mark.parametrize("family", FAMILIES)
-def test_cached_features_go_the_way_of_the_class_itself(folders, family: str) -> None:
-    poolings = ("cls", "mean") if FAMILIES[family].pooling_setting else ("cls",)
-    batch = make_batch("classification")
-    for pooling in (*poolings, "max"):  # max: our own head
-        for kind in ("classification", "regression"):
-            head = Head(kind=kind, pooling=pooling)
-            module = build_head(folders[family], head, LABELS if kind != "regression" else [], mode="frozen").eval()
-            is_ours = type(module.model).__name__ == "OwnModel"
-            assert is_ours == (pooling == "max")
-            with torch.no_grad():
-                features = module.features(batch)
-                assert features.shape == (UNITS, 16)
-                whole, cached = module.outputs(batch), module.outputs({"features": features})
-            for name, value in whole.items():
-                torch.testing.assert_close(cached[name], value, atol=1e-5, rtol=0)
+def test_every_head_says_the_same_of_cached_features_and_of_the_frozen_encoder_in_the_loop(folders, family) -> None:
+    extra = [Head(pooling="mean")] if FAMILIES[family].pooling_setting else []
+    for head in [*NATIVE, *extra, *(OURS if family == "bert" else [])]:
+        named = head.kind in ("classification", "multi_label", "tagging") or head.loss == "softmax"
+        settings = {"mode": "frozen", "seed": 7, "num_choices": CHOICES}
+        whole = build_head(folders[family], head, LABELS if named else [], **settings)
+        bare = build_head(folders[family], head, LABELS if named else [], **settings, cached=True)
+        is_ours = type(bare.model).__name__ == "OwnModel"
+        assert is_ours == (head in OURS)
+        weights = {name: p for name, p in whole.model.named_parameters() if p.requires_grad}
+        assert weights.keys() == dict(bare.model.named_parameters()).keys()
+        assert all(torch.equal(weights[name], p) for name, p in bare.model.named_parameters())
+        assert bare.parameter_counts == whole.parameter_counts
+        assert learning_rate_scales(bare, 0.5) == learning_rate_scales(whole, 0.5)
+        batch, counters = make_batch(head.kind, head.loss), [RowCounter(whole), RowCounter(bare)]
+        cached = on_features(folders[family], head, batch)
+        for mode in (True, False):  # in training the head drops the same of both
+            results = []
+            for module, rows in ((whole, batch), (bare, cached)):
+                torch.manual_seed(3)
+                results.append({**module.train(mode)(rows)[0], **({} if mode else module.outputs(rows))})
+            attended = batch["attention_mask"].bool()
+            for name, value in results[0].items():
+                kept = attended if name in ("starts", "ends") else ...
+                torch.testing.assert_close(results[1][name][kept], value[kept], atol=1e-4, rtol=1e-5)
+        rows = len(batch["input_ids"])
+        assert [counter.rows for counter in counters] == [3 * rows, 0]
+
+
+def test_only_a_frozen_head_does_without_its_encoder(folders) -> None:
+    with pytest.raises(ValueError, match="not of mode full"):
+        build_head(folders["bert"], Head(), LABELS, cached=True)
+    assert [head.reads_features for head in (Head(kind="embedding"), Head(kind="embedding", loss="cosine"))] == [None] * 2
+    with pytest.raises(ValueError, match="nothing to train"):
+        build_head(folders["bert"], Head(kind="embedding"), [], mode="frozen")
 
 
 @pytest.mark.parametrize("family", FAMILIES)

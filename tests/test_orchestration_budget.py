@@ -18,9 +18,9 @@ from model.encoder import build_encoder
 from model.objectives.masked import MaskedLM
 from orchestration import ledger as ledger_file
 from orchestration.budget import LEDGER, Limit, Spent, has_more, in_words, limit_of, spent_before, told
-from orchestration.engine import PlainEngine
 from orchestration.feed import Feed
 from orchestration.ledger import Ledger
+from orchestration.plain_engine import PlainEngine
 from orchestration.recipe import build_config
 from orchestration.schedule import rate_of_share
 from orchestration.segments import Plan, PlanPhase, window_parts

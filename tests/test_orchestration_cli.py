@@ -24,6 +24,7 @@ def here(tmp_path, monkeypatch):
     (tmp_path / "folder" / "picture.png").write_bytes(b"\x89PNG")
     (tmp_path / "train.csv").write_text("text,label\n" + "".join(f"word {i},{'ab'[i % 2]}\n" for i in range(20)))
     (tmp_path / "dev.csv").write_text("text,label\nword,a\nmore,b\n")
+    (tmp_path / "three.csv").write_text("text,label\na,x\nb,y\nc,x\n")
     (tmp_path / "one.csv").write_text("text,label\nword,a\nmore,a\n")
     (tmp_path / "new.csv").write_text("text,label\nword,a\nmore,zebra\n")
     return tmp_path
@@ -51,9 +52,12 @@ def here(tmp_path, monkeypatch):
         ("pretrain name=x corpus.sources=corpus.txt storage=nfs://b/runs", "storage=nfs://b/runs: neither"),
         ("pretrain name=x corpus.sources=corpus.txt encoder.init=a", "encoder.init=a brings a vocabulary; give tok"),
         ("pretrain name=x corpus.sources=corpus.txt tokenizer.path=folder", "folder"),
-        ("sweep name=x task.train=train.csv", "task: validation is missing; give task.validation=FILE"),
+        ("sweep name=x task.train=train.csv task.group=who", "no column 'who'; the columns there are: text, label"),
+        ("sweep name=x task.train=train.csv task.metric=pearson", "task.metric=pearson: is not for kind class"),
+        ("sweep name=x task.train=three.csv", "task.validation_fraction=0.1: of the 3 examples of task."),
+        ("sweep name=x task.train=train.csv", "sweep.encoders=pretrained: no encoder in"),
         ("sweep name=x task.train=no.csv task.validation=dev.csv", "no.csv"),
-        ("sweep name=x task.train=train.csv task.validation=dev.csv task.label=klass", "klass"),
+        ("sweep name=x task.train=train.csv task.validation=dev.csv head.kind=multi_label task.label=klass", "klass"),
         ("sweep name=x task.train=one.csv task.validation=dev.csv", "one.csv"),
         ("sweep name=x task.train=train.csv task.validation=new.csv", "zebra"),
         ("sweep name=x task.train=train.csv task.validation=dev.csv", "cloze pretrain"),

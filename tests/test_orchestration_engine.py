@@ -18,8 +18,9 @@ from data.batches import Part, micro_batches
 from model.config import Encoder
 from model.encoder import build_encoder
 from model.objectives.masked import MaskedLM
-from orchestration.engine import DeepSpeedEngine, PlainEngine
+from orchestration.engine import DeepSpeedEngine
 from orchestration.optimizer import parameter_groups
+from orchestration.plain_engine import PlainEngine
 from orchestration.steps import Batch, evaluate, train_steps
 
 VOCABULARY, ROWS, LENGTH, STEPS = 200, 8, 24, 4

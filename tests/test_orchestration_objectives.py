@@ -16,7 +16,8 @@ import torch.multiprocessing as mp
 
 from model.config import Objective
 from model.objectives.catalogue import build_objective
-from orchestration.engine import DeepSpeedEngine, PlainEngine
+from orchestration.engine import DeepSpeedEngine
+from orchestration.plain_engine import PlainEngine
 from orchestration.steps import evaluate, train_steps
 from tests.objective_batches import TOKENIZER, batch, objective_of, tiny, write_teacher
 

@@ -25,8 +25,8 @@ from rank_processes import (
 )  # fmt: skip
 
 from orchestration.bad_steps import BadSteps, hint
-from orchestration.engine import PlainEngine
 from orchestration.gate import Gate
+from orchestration.plain_engine import PlainEngine
 from orchestration.steps import StepRecord, train_steps
 
 pytestmark = pytest.mark.timeout(300)

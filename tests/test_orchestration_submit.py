@@ -175,6 +175,7 @@ def test_a_wrong_address_is_one_line(capsys, what, line):
          "code does, no other file, whatever .gitignore says); give a folder that all nodes mount"),
         ("pretrain -c law.yaml name=x --dump-batches d", "--dump-batches=d: in a job"),
         ("sweep -c law.yaml name=x task.train=a.csv task.validation=/b.csv", "task.train=a.csv: in a job"),
+        ("sweep -c law.yaml name=x task.train=/a.csv task.passages=b.csv", "task.passages=b.csv: in a job"),
         ("sweep -c law.yaml name=x sweep.encoders=[runs/law/export,random]", "sweep.encoders=runs/law/export: in a jo"),
         ("predict runs/law-sweep/best /x.txt", "MODEL=runs/law-sweep/best: in a job"),
         ("pretrain -c law.yaml name=x pretrain.stepz=1", "pretrain.stepz: unknown key; did you mean steps?"),

@@ -17,7 +17,7 @@ from data.tokenizer import load_tokenizer
 from model.config import Encoder, Objective
 from model.export import export_objective
 from model.objectives.catalogue import build_objective
-from orchestration.engine import PlainEngine
+from orchestration.plain_engine import PlainEngine
 from orchestration.steps import evaluate, train_steps
 
 pytestmark = [pytest.mark.road, pytest.mark.timeout(300)]

@@ -1,6 +1,7 @@
 """One trial alone: it learns, repeats exactly, keeps its best epoch, sees the same order in every mode, ends on NaN."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,11 @@ import torch
 from tiny_encoder import GOAL, LABELS, make_examples, read, write_encoder
 
 from data.alignment import encode_examples
-from data.examples import Examples
+from data.examples import Encoded, Examples
+from data.retrieval import search_space
 from model.config import Head
 from model.heads.building import build_head
+from model.heads.states import open_encoder, pooled_states
 from orchestration.inference import outputs_of
 from tuning.config import Finetune
 from tuning.finetune import Goal, Part, epoch_order, predicted, run_trial, tensors
@@ -40,7 +43,9 @@ def test_a_full_trial_learns_and_hands_back_its_best_epoch(encoder, splits) -> N
     settings = Finetune(mode="full", learning_rate=3e-3, epochs=6, length=16, global_batch=16)
     train, validation = splits
     outcome, weights = run_trial(settings, Head(), encoder, GOAL, train.encoded, validation, 0, reports.append)
-    assert outcome["status"] == "done" and reports == outcome["epochs"]
+    assert outcome["status"] == "done"
+    assert [{key: one[key] for key in outcome["epochs"][0]} for one in reports] == outcome["epochs"]
+    assert [one["seconds"] for one in reports] == sorted(one["seconds"] for one in reports)
     assert [record["epoch"] for record in reports] == [1, 2, 3, 4, 5, 6]
     assert reports[-1]["train_loss"] < 0.5 * reports[0]["train_loss"]
     scores = [record["score"] for record in reports]
@@ -70,23 +75,84 @@ def test_a_trial_leaves_the_callers_generator_alone(encoder, splits) -> None:
     assert torch.equal(torch.rand(1), expected)
 
 
-def test_cached_features_train_the_same_head_as_the_frozen_encoder_in_the_loop(encoder, splits) -> None:
-    objective = build_head(encoder, Head(), LABELS, mode="frozen", seed=0).eval()
-    cached = []
-    for part in splits:
-        with torch.no_grad():
-            features = objective.features(tensors(part.encoded, np.arange(len(part.encoded)))).numpy()
-        cached.append(replace(part, encoded=replace(part.encoded, features=features)))
-    torch.manual_seed(0)
-    slow, in_the_loop = run(encoder, splits, mode="frozen", epochs=3, learning_rate=1e-2)
-    fast, from_features = run(encoder, cached, mode="frozen", epochs=3, learning_rate=1e-2)
-    assert set(in_the_loop) == {
-        "bert.pooler.dense.weight", "bert.pooler.dense.bias", "classifier.weight", "classifier.bias",
-    }  # fmt: skip
-    for name, weight in in_the_loop.items():
-        torch.testing.assert_close(from_features[name], weight, atol=1e-4, rtol=0)
-    for a, b in zip(slow["epochs"], fast["epochs"], strict=True):
+CACHED = {
+    "classification": Head(), "tagging": Head(kind="tagging"), "crf": Head(kind="tagging", crf=True),
+    "answering": Head(kind="answering"), "multiple_choice": Head(kind="multiple_choice"),
+    "embedding": Head(kind="embedding", layers="linear", pooling="mean"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CACHED)
+def test_cached_features_train_the_same_head_as_the_frozen_encoder_in_the_loop(encoder, name: str) -> None:
+    head = CACHED[name]
+    examples, goal = task_of(head.kind)
+    parts = {}
+    for split, some in (("train", np.arange(40)), ("validation", np.arange(40, 60))):
+        taken = examples.take([int(n) for n in some])
+        encoded = encode_examples(taken, goal.labels, encoder, 16, 4 if head.kind != "multiple_choice" else None)
+        parts[split] = Part(taken, encoded)
+        if head.kind == "embedding":
+            texts, right = search_space(taken)
+            passages = encode_examples(Examples("embedding", texts), (), encoder, 16)
+            parts[split] = Part(taken, encoded, passages, right)
+    pooling = head.reads_features
+    assert pooling is not None
+    cached = {split: featured(part, encoder, pooling) for split, part in parts.items()}
+    settings = Finetune(mode="frozen", epochs=3, learning_rate=1e-2, length=16, global_batch=16)
+    slow, fast = (
+        run_trial(settings, head, encoder, goal, one["train"].encoded, one["validation"], 0, lambda record: None)
+        for one in (parts, cached)
+    )
+    assert fast[0]["status"] == slow[0]["status"] == "done"
+    for key in ("trained_parameters", "total_parameters", "best_epoch"):
+        assert fast[0][key] == slow[0][key]
+    assert fast[1].keys() == slow[1].keys()
+    for weight, tensor in slow[1].items():
+        torch.testing.assert_close(fast[1][weight], tensor, atol=1e-4, rtol=0)
+    for a, b in zip(slow[0]["epochs"], fast[0]["epochs"], strict=True):
         assert a["loss"] == pytest.approx(b["loss"], abs=1e-4)
+    rows = [len(part.encoded.lengths) for part in parts.values()]
+    passages = parts["validation"].passages
+    judged = rows[1] + (0 if passages is None else len(passages.lengths))
+    assert fast[0]["encoder_rows"] == 0 and slow[0]["encoder_rows"] == 3 * (rows[0] + judged)
+
+
+def featured(part: Part, encoder: Path, pooling: str) -> Part:
+    """With what the encoder makes of all its rows at once."""
+    alone = open_encoder(encoder)
+
+    def ready(encoded: Encoded | None) -> Encoded | None:
+        if encoded is None:
+            return None
+        tokens = encoded.tokens(np.arange(len(encoded.lengths)))
+        with torch.no_grad():
+            states = pooled_states(alone, {k: torch.from_numpy(v) for k, v in tokens.items()}, (pooling,))[pooling]
+        return encoded.with_features(states.numpy(), pooling == "tokens")
+
+    encoded = ready(part.encoded)
+    assert encoded is not None
+    return replace(part, encoded=encoded, passages=ready(part.passages))
+
+
+def task_of(kind: str) -> tuple[Examples, Goal]:
+    """60 examples of any kind, some longer than a row."""
+    texts = make_examples(60, 1, longest=24).texts
+    words = [text.split() for text in texts]
+    if kind == "tagging":
+        tags = [["B-N" if word < "w3" else "O" for word in some] for some in words]
+        return Examples(kind, texts, words=words, targets=tags), Goal(("B-N", "O"), "accuracy", scheme="bio")
+    if kind == "answering":
+        spans = [[(text.index(some[-1]), some[-1])] for text, some in zip(texts, words, strict=True)]
+        return Examples(kind, ["w55"] * 60, pairs=texts, targets=spans), Goal((), "answer_f1")
+    if kind == "multiple_choice":
+        choices = [[some[0], some[-1], "w9"] for some in words]
+        targets = [k % 3 for k in range(60)]
+        return Examples(kind, texts, choices=choices, targets=targets), Goal((), "accuracy", num_choices=3)
+    if kind == "embedding":
+        pairs = [" ".join(some[::2]) for some in words]
+        pairs[1] = pairs[0]  # no wrong answer of the other
+        return Examples(kind, texts, pairs=pairs, targets=[None] * 60), Goal((), "mrr")
+    return make_examples(60, 1, longest=24), GOAL
 
 
 def test_order_depends_on_seed_and_epoch_alone() -> None:

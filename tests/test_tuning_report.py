@@ -6,12 +6,13 @@ from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
 
-import numpy as np
 import pytest
+from made_results import results
 
 from data.config import UserError
-from tuning import charts
+from tuning.leaderboard import make_entries, winner, write_leaderboard
 from tuning.report import write_report
+from tuning.table import make_rows, write_suite
 
 VOID = ("meta", "br", "link", "img", "input", "hr")
 
@@ -33,27 +34,36 @@ def make_pretraining(run: Path, steps: int = 60) -> None:
     (run / "config.yaml").write_text("name: demo\ncorpus:\n  sources: ['<b>&amp;']\n")
 
 
-def make_entry(encoder: str, mode: str, rate: float, score: float | None, std: float | None = 0.01, **more) -> dict:
-    return {
-        "encoder": encoder, "mode": mode, "learning_rate": rate, "epochs": 3, "seeds": 2, "score_mean": score,
-        "score_std": std, "metric": "accuracy", "test_score": None, "seconds": 31.2, "trained_parameters": 1528456,
-        "status": "done", **more,
-    }  # fmt: skip
-
-
-def make_sweep(run: Path, entries: list[dict]) -> None:
+def make_sweep(run: Path, trials: list[dict], test_score: float | None = None, **files) -> list[dict]:
+    """A finished sweep's files; `files`: others, such as winner={...} for winner.json."""
     run.mkdir(parents=True, exist_ok=True)
-    (run / "leaderboard.json").write_text(json.dumps(entries))
+    entries = make_entries(trials)
+    if best := winner(entries):
+        best["test_score"] = test_score
+    write_leaderboard(entries, run)
     (run / "config.yaml").write_text("name: demo\n")
+    for name, found in files.items():
+        (run / f"{name}.json").write_text(json.dumps(found))
+    return entries
 
 
-ENTRIES = [
-    make_entry("pretrained", "full", 3e-4, 0.631, test_score=0.618),
-    make_entry("pretrained", "full", 1e-4, 0.602),
-    make_entry("random", "full", 3e-4, 0.483),
-    make_entry("pretrained", "frozen", 1e-2, 0.434, std=None),
-    make_entry("random", "frozen", 1e-2, 0.161),
+TRIALS = [
+    *results("full", [0.62, 0.63, 0.64], rate=3e-4, majority_baseline=0.125),
+    *results("full", [0.60, 0.61, 0.605], rate=1e-4),
+    *results("frozen", [0.43, 0.44, 0.45], rate=1e-2),
+    *results("full", [0.48, 0.49, 0.48], encoder="random", rate=3e-4),
+    *results("frozen", [0.16], encoder="random", rate=1e-2),
 ]
+FOUND = {
+    "trial": "pretrained-full0.0003-s2", "encoder": "pretrained", "mode": "full", "kind": "classification",
+    "num_examples": 40, "num_wrong": 4, "num_cut": 2, "dots": [],
+    "confusion": {"labels": ["no", "yes"], "counts": [[17, 3], [1, 19]]},
+    "per_label": [{"label": "yes", "precision": 0.8636, "recall": 0.95, "f1": 0.9048, "support": 20}],
+    "hardest": [
+        {"place": "dev.csv:7", "text": "<b>well</b> & good", "pair": None, "target": "no", "prediction": "yes",
+         "probability": 0.987},
+    ],
+}  # fmt: skip
 
 
 class Page(HTMLParser):
@@ -74,6 +84,8 @@ class Page(HTMLParser):
             self.open.append(tag)
         if tag == "tr":
             self.rows.append([])
+        if tag == "td":
+            self.rows[-1].append("")
 
     def handle_startendtag(self, tag, attrs):
         self.attributes += attrs
@@ -84,7 +96,7 @@ class Page(HTMLParser):
     def handle_data(self, data):
         self.text += data
         if "td" in self.open:
-            self.rows[-1].append(data)
+            self.rows[-1][-1] += data
 
 
 def read_page(run: Path) -> Page:
@@ -97,26 +109,39 @@ def read_page(run: Path) -> Page:
     return Page(source)
 
 
-def test_sweep_page_has_table_charts_pretraining_and_config(tmp_path):
+def test_sweep_page_has_table_charts_errors_pretraining_and_config(tmp_path):
     make_pretraining(tmp_path / "demo")
-    make_sweep(tmp_path / "demo-sweep", ENTRIES)
+    make_sweep(tmp_path / "demo-sweep", TRIALS, 0.618, winner=FOUND)
     page = read_page(tmp_path / "demo-sweep")
     rows = [row for row in page.rows if row]
-    assert len(rows) == len(ENTRIES)
-    assert rows[0][:6] == ["pretrained", "full", "3e-4", "3", "0.631 ± 0.010", "0.618"]
-    assert rows[3][4] == "0.434"  # one seed: no deviation is invented
-    assert "Pretraining paid" in page.text
+    assert rows[0][:7] == ["pretrained", "full", "3e-4", "3", "0.630 ± 0.025", "", "0.618"]
+    assert rows[1][4:7] == ["0.605 ± 0.012", "-0.025 ± 0.022", ""]
+    assert rows[4][4:6] == ["0.160", ""]  # one seed of three: no deviation is invented, no rank
+    assert rows[0][-4:] == ["3", "12 s", "80,000", "recommended"]
+    assert page.text.index("full at 3e-4: accuracy 0.630 ± 0.025, better than frozen") < page.text.index("Leaderboard")
+    assert "On the test examples, scored once: accuracy 0.618." in page.text
+    assert "Pretraining paid" in page.text and "most frequent answer scores 0.125" in page.text
     assert "9.00 → 7.00" in page.text  # from metrics.jsonl, as there is no summary.json yet
-    for label in ("pretrained, frozen", "random, full", "learning rate", "validation accuracy", "masked loss (nats)"):
+    for label in ("pretrained, frozen", "random, full", "learning rate", "validation accuracy", "masked loss (nats)",
+                  "worker-seconds of all seeds", "recommended", "predicted"):  # fmt: skip
         assert label in page.text, label
-    assert "Configname: demo" in page.text
+    assert ["yes", "0.864", "0.950", "0.905", "20"] in rows
+    assert ["<b>well</b> & good", "no", "yes", "0.987"] in rows
+    assert "4 (10.0%)" in page.text and "Configname: demo" in page.text
+
+
+def test_the_winners_errors_are_shown_only_of_the_winner(tmp_path):
+    make_sweep(tmp_path / "x-sweep", TRIALS, winner={**FOUND, "trial": "pretrained-frozen0.01-s0"})
+    assert "Where the winner is wrong" not in read_page(tmp_path / "x-sweep").text
 
 
 def test_page_loads_nothing_and_runs_nothing(tmp_path):
     make_pretraining(tmp_path / "demo")
-    make_sweep(tmp_path / "demo-sweep", ENTRIES)
+    sizes = [one for size in (100, 300) for one in results("full", [0.4, 0.5, 0.4], size=size, asked=True)]
+    make_sweep(tmp_path / "demo-sweep", TRIALS + sizes, winner=FOUND)
     page = read_page(tmp_path / "demo-sweep")
     text = (tmp_path / "demo-sweep" / "report.html").read_text()
+    assert len(re.findall("<svg", text)) == 5  # rates, cost, sizes, confusion, loss
     assert not re.search(r"https?:|//[a-z]|<script|<link|<img|@import|url\((?!#)", text)
     assert all(value.startswith("#") for name, value in page.attributes if name in ("href", "src") and value)
     assert not [name for name, _ in page.attributes if name.startswith("on")]
@@ -126,40 +151,83 @@ def test_page_loads_nothing_and_runs_nothing(tmp_path):
     assert len(text) < 400_000
 
 
-def test_labels_are_escaped_in_table_and_charts(tmp_path):
-    nasty = "<script>alert(1)</script> $x_1$ & \"quoted\" 中文"
-    make_sweep(tmp_path / "x-sweep", [make_entry(nasty, "full", 1e-4, 0.5, error=nasty, status="failed")])
+def test_labels_are_escaped_in_table_charts_and_errors(tmp_path):
+    nasty = "<script>alert(1)<|script> $x_1$ & \"quoted\" 中文"
+    trials = results("full", [0.5, 0.6], encoder=nasty) + results("full", [0.4, "failed"], encoder=nasty, rate=1.0)
+    trials[-1]["error"] = nasty
+    confusion = {"labels": [nasty, "b"], "counts": [[1, 2], [3, 4]]}
+    hardest = [{**FOUND["hardest"][0], "text": nasty, "target": nasty, "pair": nasty}]
+    found = {**FOUND, "trial": f"{nasty}-full0.001-s0", "confusion": confusion, "hardest": hardest}
+    found["per_label"] = [{**FOUND["per_label"][0], "label": nasty}]
+    make_sweep(tmp_path / "x-sweep", trials, winner=found)
     page = read_page(tmp_path / "x-sweep")
-    assert "script" not in {tag for tag in page.open}
     assert "<script" not in (tmp_path / "x-sweep" / "report.html").read_text()
-    assert page.text.count(nasty) == 4  # lead, table, status, legend; mathematics is not typeset
+    # lead, two lines of the table, a status, two legends, a label, three cells of the error; mathematics is not typeset
+    assert page.text.count(nasty) == 10
+    assert page.text.count("<script>alert(1)<…") == 2  # both sides of the matrix
 
 
-def test_entries_without_a_score_stand_in_the_table_only(tmp_path):
-    entries = [*ENTRIES, make_entry("pretrained", "full", 1.0, None, None, status="nan", error="loss is nan")]
-    make_sweep(tmp_path / "x-sweep", entries)
+def test_what_came_to_nothing_is_named_with_its_reason(tmp_path):
+    lost = results("full", ["nan", "nan", "nan"], rate=1.0) + results("lora", ["failed"] * 3)
+    stopped = results("full", [0.7], rate=2e-5, status="stopped")
+    make_sweep(tmp_path / "x-sweep", TRIALS + lost + stopped)
     page = read_page(tmp_path / "x-sweep")
-    assert page.rows[-1][4] == "–"
-    assert page.rows[-1][-1] == "nan: loss is nan"
-    make_sweep(tmp_path / "y-sweep", [entries[-1]])
-    assert "No trial has a score" in read_page(tmp_path / "y-sweep").text
+    assert "Diverged: pretrained full at 1 (nan it was)." in page.text
+    assert "Failed: pretrained lora at 1e-3 (failed it was)." in page.text
+    told = {row[-1]: row for row in page.rows if row}
+    assert told["nan: nan it was"][4] == "–" and told["failed: failed it was"][1] == "lora"
+    assert told["stopped"][2:5] == ["2e-5", "3", "0.700"] and "1 stopped by the race" in page.text
+    make_sweep(tmp_path / "y-sweep", lost)
+    assert "No trial has a score. Diverged" in read_page(tmp_path / "y-sweep").text
+
+
+def test_a_long_leaderboard_unfolds_and_loses_nothing(tmp_path):
+    trials = [one for i in range(30) for one in results("full", [0.5, 0.5 + i / 100], rate=(i + 1) * 1e-5)]
+    make_sweep(tmp_path / "x-sweep", trials + results("full", ["nan", "nan"], rate=1.0))
+    page = read_page(tmp_path / "x-sweep")
+    rates = [row[2] for row in page.rows if row]
+    assert len(set(rates)) == 31 and rates[:2] == ["3e-4", "2.9e-4"] and rates[20] == "1"
+    assert "11 more" in page.text
+
+
+def test_learning_curves_have_a_chart_a_table_and_a_sentence(tmp_path):
+    small = results("full", [0.2, 0.21, 0.2], rate=3e-4, size=100, asked=True)
+    small += results("frozen", [0.40, 0.41, 0.40], rate=1e-2, size=100, asked=True)
+    make_sweep(tmp_path / "x-sweep", TRIALS + small)
+    page = read_page(tmp_path / "x-sweep")
+    assert "With 100 examples frozen is better than full by 0.200; with 900 examples full is better" in page.text
+    head = page.text[page.text.index("With 100") :]
+    assert head.index("training examples") > 0
+    assert ["100", "0.203 ± 0.014  3e-4", "–", "0.403 ± 0.014  1e-2"] in page.rows
+    assert "On 900 examples" in page.text and "On 100 examples" in page.text
 
 
 def test_sweep_that_was_killed_shows_the_trials_it_has(tmp_path):
     run = tmp_path / "demo-sweep"
-    for seed in (0, 1):
-        result = {
-            "trial": f"pretrained-1-s{seed}", "encoder": "pretrained", "point": "1", "values": {"head.pooling": "cls"},
-            "seed": seed, "metric": "accuracy", "mode": "full", "learning_rate": 3e-4, "num_epochs": 2,
-            "status": "done", "score": 0.6 + seed / 100, "best_epoch": 2, "seconds": 3.0, "trained_parameters": 10,
-            "error": None, "total_parameters": 10, "epochs": [{"epoch": 1, "score": 0.4}, {"epoch": 2, "score": 0.6}],
-        }  # fmt: skip
+    epochs = [{"epoch": 1, "score": 0.4}, {"epoch": 2, "score": 0.6}]
+    for result in results("full", [0.60, 0.61], rate=3e-4, values={"head.pooling": "cls"}, epochs=epochs):
         write_lines(run / "trials" / result["trial"] / "result.json", [result])
     page = read_page(run)
-    assert "has not finished" in page.text
-    assert "0.605 ± 0.007" in page.text
+    assert "has not finished" in page.text and "0.605 ± 0.064" in page.text
     assert "head.pooling" in page.text  # a key of the space gets its column
     assert "Validation score against the epoch" in str(page.attributes)
+
+
+def test_a_suites_page_links_to_its_tasks_pages(tmp_path):
+    run = tmp_path / "demo-sweep"
+    boards = {"sst2": make_sweep(run / "sst2", TRIALS, 0.6), "a <task>": make_sweep(run / "a <task>", TRIALS)}
+    write_suite(make_rows(boards, {"lost": "task.train=x.csv: no such file"}), run)
+    page = read_page(run)
+    assert {value for name, value in page.attributes if name == "href" and value and not value.startswith("#")} == {
+        "sst2/report.html", "a <task>/report.html"
+    }  # fmt: skip
+    rows = [row for row in page.rows if row]
+    assert rows[0] == ["sst2", "accuracy", "0.630 ± 0.025  full 3e-4", "0.483 ± 0.014  full 3e-4", "0.600"]
+    assert ["lost", "failed: task.train=x.csv: no such file"] in rows
+    assert page.text.count("full at 3e-4: accuracy 0.630 ± 0.025, better than frozen") == 2
+    assert "0.630 ± 0.025" in read_page(run / "sst2").text
+    (run / "suite.json").unlink()  # killed before the table was written
+    assert [row[0] for row in read_page(run).rows if row][:2] == ["a <task>", "sst2"]
 
 
 def test_pretraining_page(tmp_path):
@@ -179,7 +247,7 @@ def test_pretraining_page(tmp_path):
 
 
 def test_writing_again_gives_the_same_file(tmp_path):
-    make_sweep(tmp_path / "x-sweep", ENTRIES)
+    make_sweep(tmp_path / "x-sweep", TRIALS, winner=FOUND)
     first = write_report(tmp_path / "x-sweep").read_bytes()
     assert write_report(tmp_path / "x-sweep").read_bytes() == first
 
@@ -192,17 +260,3 @@ def test_nothing_to_report_is_refused_in_one_line(tmp_path):
         with pytest.raises(UserError, match=message):
             write_report(tmp_path / name)
         assert not (tmp_path / name / "report.html").exists()
-
-
-def test_long_curves_are_thinned_by_means():
-    values = np.arange(100_000.0)
-    thinned = charts.thin(values)
-    assert len(thinned) <= charts.LARGEST_POINTS
-    assert thinned[0] == values[:84].mean()
-    assert charts.thin(values[:10]).tolist() == values[:10].tolist()
-    assert np.allclose(charts.smooth(np.ones(7), 3), 1)
-    assert charts.smooth(np.array([0.0, 3.0, 6.0]), 3).tolist() == [1.5, 3.0, 4.5]
-
-
-def test_learning_rates_are_written_short():
-    assert [charts.short(x) for x in (3e-4, 1e-2, 2.5e-5, 0.5, 1.0)] == ["3e-4", "1e-2", "2.5e-5", "0.5", "1"]

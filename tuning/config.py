@@ -118,9 +118,9 @@ class Sweep(Section):
     workers_per_trial: Size | dict[str, Size] = 1
     """Processes that share a trial under DeepSpeed ZeRO (zero.stage), a number or {mode: number}; each asks for
     cpus_per_trial and gpus_per_trial. Trials on cached features have one."""
-    cpus_per_trial: Annotated[float, Field(gt=0)] | dict[str, Annotated[float, Field(gt=0)]] = 1
+    cpus_per_trial: Annotated[float, Field(gt=0)] | dict[str, Annotated[float, Field(gt=0)]] = 1.0
     """CPUs that a trial asks of Ray, a number or {mode: number}."""
-    gpus_per_trial: Gpus | dict[str, Gpus] = 0
+    gpus_per_trial: Gpus | dict[str, Gpus] = 0.0
     """GPUs that a trial asks of Ray, a number or {mode: number}; fractions share one."""
     checkpoint_seconds: Annotated[float, Field(ge=0)] = 60
     """A trial saves where it is after the first epoch that ends so many seconds after its last save; a sweep that was

@@ -1,9 +1,11 @@
-"""Outputs of a frozen encoder, computed once: token ids -> pooled hidden states, as files in the cache.
+"""Outputs of a frozen encoder, computed once: token ids -> hidden states, pooled or of all tokens, as files in the cache.
 
 A frozen encoder in evaluation mode is a fixed function, so every frozen trial (any learning rate, any seed) trains
-its head on the same vectors. Ray Data runs the encoder over the cluster, one long execution for all that is missing.
-In: encoder folders with the splits of a task. Out: <cache>/features-<fingerprint>/<split>.npy, (U, D) float32, in the
-order of the split's units. Knows nothing of trials.
+its head on the same vectors. Ray Data runs the encoder over the cluster, one long execution for all that is missing;
+one pass over the rows makes every pooling.
+In: encoder folders with what trials read of a task. Out: <cache>/features-<fingerprint>/<split>.<pooling>.npy, float32:
+(B, D) in the order of the split's rows, of "tokens" (sum of their lengths, D); and manifest.json, which counts the rows
+that the encoder read. Knows nothing of trials.
 """
 
 import functools
@@ -19,13 +21,17 @@ from typing import Any
 
 import numpy as np
 
+from data.budget import budgeted
 from data.examples import Encoded
 from data.storage import fetch, fetch_once, publish
 from model.encoder import check_folder
 from model.families import setting
+from orchestration.inference import MICRO_BATCH_TOKENS
+from tuning.finetune import Part
 
 LARGEST_BYTES = 4 * 2**30  # of one encoder's features; beyond, frozen trials run the encoder instead
-BLOCK_ROWS = 256  # rows of one task's batch: a second or so of a BERT-base on one core per block
+TOKENS = "tokens"
+PASSAGES = "-passages"
 Progress = Callable[[str, float | None], None]
 
 
@@ -38,12 +44,12 @@ class Request:
     fingerprint: str
     """Of the encoder's files."""
     splits: Mapping[str, Encoded]
-    pooling: str = "cls"
-    """What becomes of a row's hidden states: cls, mean, max."""
+    poolings: tuple[str, ...] = ("cls",)
+    """What becomes of a row's hidden states: cls, mean, max, or tokens: they are kept, those of attended tokens."""
 
     def folder(self, cache: Path) -> Path:
         """Where these features lie: a changed encoder, task, tokenizer or length is another folder."""
-        digest = hashlib.sha256(f"{self.pooling} {self.fingerprint}".encode())
+        digest = hashlib.sha256(f"poolings {self.fingerprint}".encode())
         for name, split in sorted(self.splits.items()):
             for array in (split.input_ids, split.lengths, split.segments):
                 if array is not None:
@@ -54,9 +60,34 @@ class Request:
         """D."""
         return setting(check_folder(self.encoder), "hidden_size")
 
-    def estimated_bytes(self) -> int:
+    def estimated_bytes(self, pooling: str) -> int:
         """Size of the features, known before they are computed."""
-        return sum(len(split) for split in self.splits.values()) * self.width() * 4
+        return sum(num_vectors(split, pooling) for split in self.splits.values()) * self.width() * 4
+
+
+def num_vectors(split: Encoded, pooling: str) -> int:
+    """Vectors that a pooling makes of a split."""
+    return int(split.lengths.sum()) if pooling == TOKENS else len(split.lengths)
+
+
+def readings(parts: Mapping[str, Part]) -> dict[str, Encoded]:
+    """All that an encoder reads for trials on these parts, by a name each: the splits, and the passages to search in
+    validation (those of training are never searched)."""
+    passages = parts["validation"].passages if "validation" in parts else None
+    found = {name: part.encoded for name, part in parts.items()}
+    return found if passages is None else {**found, f"validation{PASSAGES}": passages}
+
+
+def with_features(parts: Mapping[str, Part], folder: Path, pooling: str) -> dict[str, Part]:
+    """The parts with their features from `folder`, which were computed of all their examples."""
+    ready = {
+        name: encoded.with_features(load_features(folder, name, pooling), pooling == TOKENS)
+        for name, encoded in readings(parts).items()
+    }
+    return {
+        name: replace(part, encoded=ready[name], passages=ready.get(f"{name}{PASSAGES}", part.passages))
+        for name, part in parts.items()
+    }
 
 
 def encoder_fingerprint(folder: Path) -> str:
@@ -71,22 +102,22 @@ def encoder_fingerprint(folder: Path) -> str:
 def cache_features(
     requests: Sequence[Request], cache: Path, num_cpus: float, num_gpus: float, progress: Progress,
     run: str = "cloze",
-) -> list[Path | None]:
-    """Make sure that the features of every request lie in `cache`; returns their folders, in order.
+) -> list[dict[str, Path]]:
+    """Make sure that the features of every request lie in `cache`; returns, in order, the folder of each pooling.
 
-    None stands for features that are not there: they would be larger than LARGEST_BYTES, or could not be computed;
-    `progress` is told why, and the trials run the encoder themselves. num_cpus, num_gpus: what a task asks of Ray;
-    `run` stands before the name of the execution.
+    A pooling is left out where its features are not there: with them an encoder's would be larger than LARGEST_BYTES,
+    or they could not be computed; `progress` is told why, and the trials run the encoder themselves. num_cpus,
+    num_gpus: what a task asks of Ray; `run` stands before the name of the execution.
     """
     from ray.exceptions import RayError
 
-    folders: list[Path | None] = []
-    for request in requests:
-        size = request.estimated_bytes()
-        if size > LARGEST_BYTES:
-            progress(f"features of {request.encoder} would take {size / 2**30:.1f} GiB: frozen trials run it", None)
-        folders.append(request.folder(cache) if size <= LARGEST_BYTES else None)
-    todo = {folder: r for folder, r in zip(folders, requests, strict=True) if folder and not _complete(folder)}
+    fitting = [_fitting(request, progress) for request in requests]
+    todo: dict[Path, Request] = {}
+    for request, poolings in zip(requests, fitting, strict=True):
+        folder = request.folder(cache)
+        if missing := tuple(pooling for pooling in poolings if pooling not in _manifest(folder)["poolings"]):
+            before = todo[folder].poolings if folder in todo else ()
+            todo[folder] = replace(request, poolings=tuple(dict.fromkeys([*before, *missing])))
     try:
         if todo:
             _compute(todo, num_cpus, num_gpus, progress, run)
@@ -94,22 +125,47 @@ def cache_features(
         # An encoder that does not load is the fault of its own trials, which will say so; others go on.
         cause = str(error).strip().splitlines()[-1]
         progress(f"features could not be computed: frozen trials run the encoder: {cause}", None)
-    return [folder if folder and _complete(folder) else None for folder in folders]
+    folders = [request.folder(cache) for request in requests]
+    there = [_manifest(folder)["poolings"] for folder in folders]
+    return [
+        {pooling: folder for pooling in poolings if pooling in found}
+        for folder, poolings, found in zip(folders, fitting, there, strict=True)
+    ]
 
 
-def load_features(folder: Path, split: str) -> np.ndarray:
-    """(N, D) float32, memory-mapped: trials on one node share the pages."""
-    fetch_once(folder / f"{split}.npy")
-    return np.load(folder / f"{split}.npy", mmap_mode="r")
+def load_features(folder: Path, split: str, pooling: str) -> np.ndarray:
+    """(B, D) or (tokens, D) float32, memory-mapped: trials on one node share the pages."""
+    fetch_once(folder / f"{split}.{pooling}.npy")
+    return np.load(folder / f"{split}.{pooling}.npy", mmap_mode="r")
 
 
-def _complete(folder: Path) -> bool:
+def _fitting(request: Request, progress: Progress) -> tuple[str, ...]:
+    """The poolings whose features are not too large, small ones first."""
+    kept, room = list[str](), LARGEST_BYTES
+    for pooling in sorted(request.poolings, key=lambda one: (request.estimated_bytes(one), one)):
+        size = request.estimated_bytes(pooling)
+        if size > room:
+            what = "of all tokens" if pooling == TOKENS else pooling
+            progress(
+                f"features of {request.encoder} ({what}) would take {size / 2**30:.1f} GiB: frozen trials run it", None
+            )
+        else:
+            kept.append(pooling)
+            room -= size
+    return tuple(kept)
+
+
+def _manifest(folder: Path) -> dict[str, Any]:
+    """What lies in a folder, whole: it is written last."""
     fetch(folder / "manifest.json")
-    return (folder / "manifest.json").is_file()  # written last
+    try:
+        return json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {"poolings": [], "encoder_rows": 0}
 
 
 def _compute(todo: Mapping[Path, Request], num_cpus: float, num_gpus: float, progress: Progress, run: str) -> None:
-    """Run the encoders over all rows of `todo` in one Ray Data execution and write each folder whole."""
+    """Run the encoders over all rows of `todo` in one Ray Data execution, and add to each folder what it made."""
     import ray
 
     context = ray.data.DataContext.get_current()
@@ -117,21 +173,23 @@ def _compute(todo: Mapping[Path, Request], num_cpus: float, num_gpus: float, pro
     context.print_on_execution_start = False
     logging.getLogger("ray.data").setLevel(logging.ERROR)  # or it tells the user that progress bars are off
     parts = {folder: folder.with_name(f"{folder.name}.{os.getpid()}.part") for folder in todo}
-    arrays: dict[tuple[int, str], np.memmap] = {}
-    blocks = []
+    arrays: dict[tuple[int, str, str], np.memmap] = {}
+    blocks: list[tuple[int, str, np.ndarray]] = []
     for k, (folder, request) in enumerate(todo.items()):
         shutil.rmtree(parts[folder], ignore_errors=True)
         parts[folder].mkdir(parents=True)
         for name, split in request.splits.items():
-            file, shape = parts[folder] / f"{name}.npy", (len(split), request.width())
-            arrays[k, name] = np.lib.format.open_memmap(file, mode="w+", dtype=np.float32, shape=shape)
-            blocks += _blocks(k, name, split)
+            for pooling in request.poolings:
+                file, shape = parts[folder] / f"{name}.{pooling}.npy", (num_vectors(split, pooling), request.width())
+                arrays[k, name, pooling] = np.lib.format.open_memmap(file, mode="w+", dtype=np.float32, shape=shape)
+            blocks += [(k, name, rows) for rows in budgeted(split.lengths, MICRO_BATCH_TOKENS)]
     # One item a block, by number: Ray neither cuts nor merges it, and wants a batch size where there are GPUs.
-    references = [ray.put(block) for block in blocks]
+    requests = list(todo.values())
+    references = [ray.put((k, requests[k].splits[name].tokens(rows))) for k, name, rows in blocks]
     items = [{"block": number} for number in range(len(blocks))]
     dataset = ray.data.from_items(items, override_num_blocks=len(items))
     dataset.set_name(f"{run}-features")
-    encoders = [(str(request.encoder), request.fingerprint, request.pooling) for request in todo.values()]
+    encoders = [(str(request.encoder), request.fingerprint, request.poolings) for request in requests]
     settings = {"blocks": references, "encoders": encoders, "uses_gpu": num_gpus > 0}
     # Tasks with the encoder kept per process, not actors: Ray keeps a task's process, which has imported torch and
     # transformers (6 s), for the next task, while an actor's process ends with it.
@@ -139,55 +197,83 @@ def _compute(todo: Mapping[Path, Request], num_cpus: float, num_gpus: float, pro
     dataset = dataset.map_batches(
         encode, batch_size=1, fn_kwargs=settings, num_cpus=num_cpus, num_gpus=num_gpus
     )
-    total, done = sum(len(array) for array in arrays.values()), 0
+    total, done, read = sum(len(rows) for _, _, rows in blocks), 0, [0] * len(requests)
     batch: Any
     for batch in dataset.iter_batches(batch_size=None, batch_format="numpy"):
-        array = arrays[int(batch["request"][0]), str(batch["split"][0])]
-        array[batch["row"]] = batch["features"]  # by index: blocks may come in any order
-        done += len(batch["row"])
+        for number, encoder_rows, states in zip(batch["block"], batch["encoder_rows"], batch["states"], strict=True):
+            k, name, rows = blocks[int(number)]
+            _place(arrays, k, name, rows, requests[k], np.frombuffer(states, np.float32))
+            read[k] += int(encoder_rows)
+            done += len(rows)
         progress(f"features: {done} of {total} texts", done / total)
     for array in arrays.values():
         array.flush()
-    for folder, request in todo.items():
-        manifest = {"encoder": str(request.encoder), "rows": {n: len(s) for n, s in request.splits.items()}}
-        (parts[folder] / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
-        shutil.rmtree(folder, ignore_errors=True)
-        parts[folder].rename(folder)
-        publish(folder, last="manifest.json")
+    for folder, request, encoder_rows in zip(todo, requests, read, strict=True):
+        _deliver(parts[folder], folder, request, encoder_rows)
 
 
-def _blocks(request: int, name: str, split: Encoded) -> list[Any]:
-    """At most BLOCK_ROWS rows each, rows of similar length together, so that little of them is padding."""
-    order = np.argsort(split.lengths, kind="stable")
-    pieces = (order[start : start + BLOCK_ROWS] for start in range(0, len(order), BLOCK_ROWS))
-    return [(request, name, rows, replace(split, labels=None).batch(rows)) for rows in pieces]
+def _place(
+    arrays: Mapping[tuple[int, str, str], np.ndarray], k: int, name: str, rows: np.ndarray, request: Request,
+    states: np.ndarray,
+) -> None:
+    """Put what a block of rows became, pooling after pooling, where it belongs: blocks may come in any order."""
+    split = request.splits[name]
+    vectors = states.reshape(-1, request.width())
+    for pooling in request.poolings:
+        places = rows
+        if pooling == TOKENS:
+            starts = np.cumsum(split.lengths) - split.lengths
+            places = np.concatenate([starts[row] + np.arange(split.lengths[row]) for row in rows])
+        arrays[k, name, pooling][places], vectors = vectors[: len(places)], vectors[len(places) :]
 
 
-def _encode_block(batch: Any, blocks: list[Any], encoders: list[tuple[str, str, str]], uses_gpu: bool) -> Any:
-    """The block that the batch numbers, all of one request: token ids -> features."""
+def _deliver(part: Path, folder: Path, request: Request, encoder_rows: int) -> None:
+    """Move new files beside those that are there, the manifest last."""
+    folder.mkdir(exist_ok=True)
+    for file in sorted(part.iterdir()):
+        publish(file.replace(folder / file.name))
+    before = _manifest(folder)
+    manifest = {
+        "encoder": str(request.encoder),
+        "rows": {name: len(split.lengths) for name, split in request.splits.items()},
+        "poolings": sorted({*before["poolings"], *request.poolings}),
+        "encoder_rows": before["encoder_rows"] + encoder_rows,
+    }
+    (part / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    publish((part / "manifest.json").replace(folder / "manifest.json"))
+    part.rmdir()
+
+
+def _encode_block(
+    batch: Any, blocks: list[Any], encoders: list[tuple[str, str, tuple[str, ...]]], uses_gpu: bool
+) -> dict[str, list[Any]]:
+    """The block that the batch numbers, all rows of one request: token ids -> its features, one after the other."""
     import ray
     import torch
 
-    request, name, rows, arrays = ray.get(blocks[int(batch["block"][0])])
-    device = "cuda" if uses_gpu and torch.cuda.is_available() else "cpu"
-    module = _module(*encoders[request], device)
-    with torch.no_grad():
-        tokens = {key: torch.from_numpy(array).to(device) for key, array in arrays.items()}
-        features = module.features(tokens).float().cpu().numpy()
-    return {
-        "request": np.full(len(rows), request), "split": np.array([name] * len(rows)), "row": rows, "features": features
-    }
+    from model.heads.states import pooled_states
+
+    number = int(batch["block"][0])
+    request, arrays = ray.get(blocks[number])
+    folder, fingerprint, poolings = encoders[request]
+    encoder, counter = _encoder(folder, fingerprint, "cuda" if uses_gpu and torch.cuda.is_available() else "cpu")
+    before = counter.rows
+    with torch.inference_mode():
+        tokens = {key: torch.from_numpy(array).to(encoder.device) for key, array in arrays.items()}
+        states = pooled_states(encoder, tokens, poolings)
+        flat = torch.cat([states[pooling].float() for pooling in poolings]).cpu().numpy()
+    return {"block": [number], "encoder_rows": [counter.rows - before], "states": [flat.tobytes()]}
 
 
 @functools.lru_cache(maxsize=4)
-def _module(encoder: str, fingerprint: str, pooling: str, device: str) -> Any:
-    """The encoder under some head (features lie before it), in evaluation mode, kept in this process.
+def _encoder(folder: str, fingerprint: str, device: str) -> tuple[Any, Any]:
+    """The encoder, kept in this process, and what counts the rows that it reads.
 
     The fingerprint is part of the key: the folder may hold another encoder tomorrow.
     """
-    from model.config import Head
-    from model.heads.building import build_head
+    from model.counting import RowCounter
+    from model.heads.states import open_encoder
 
-    fetch(Path(encoder))
-    head = Head.model_validate({"pooling": pooling, "layers": "linear"})
-    return build_head(encoder, head, ("a", "b"), mode="frozen").eval().to(device)
+    fetch(Path(folder))
+    encoder = open_encoder(folder).to(device)
+    return encoder, RowCounter(encoder)

@@ -7,17 +7,14 @@ import hashlib
 import json
 import os
 import shutil
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from data import tasks
 from data.alignment import encode_examples
 from data.config import UserError
 from data.examples import Examples, TaskData
+from data.kinds import find_kind
 from data.labelled import columns_of
 from data.retrieval import search_space
 from data.storage import fetch, place, publish, shown
@@ -28,11 +25,12 @@ from model.freezing import layers_a_group
 from model.opening import check_weights
 from orchestration.cluster import Node
 from orchestration.config import Config
+from orchestration.recipe import build_config
 from orchestration.run import folder_of
-from tuning.config import Finetune
-from tuning.finetune import Goal, Part
+from tuning.config import Finetune, Sweep
+from tuning.finetune import Goal, Part, counted
 from tuning.scores import RANKED, choose_metric
-from tuning.space import points
+from tuning.space import MODES, points
 
 Progress = Callable[[str, float | None], None]
 
@@ -88,18 +86,69 @@ def find_encoders(config: Config) -> dict[str, Path]:
 
 
 def check_resources(config: Config, nodes: Sequence[Node]) -> None:
-    """Raise UserError where no node could ever hold one trial: Ray would wait for ever."""
-    if config.cluster.autoscales:
-        return
-    for resource, key in (("CPU", "cpus_per_trial"), ("GPU", "gpus_per_trial")):
-        wanted = getattr(config.sweep, key)
-        most = max((node.cpus if resource == "CPU" else node.gpus for node in nodes), default=0.0)
-        if wanted > most:
-            raise UserError(
-                f"sweep.{key}={wanted:g}: a trial needs {wanted:g} {resource}s, the largest node has {most:g}; "
-                f"give sweep.{key}<={most:g}, a larger node, or, where the cluster starts nodes on demand, "
-                f"cluster.autoscales=true"
+    """Raise UserError, one line per fault, where the nodes could never hold one trial: Ray would wait for ever.
+
+    A worker has its place on one node; the workers of a trial may spread over several.
+    """
+    sweep, faults = config.sweep, dict[str, None]()
+    for key in ("workers_per_trial", "cpus_per_trial", "gpus_per_trial"):
+        given = getattr(sweep, key)
+        if isinstance(given, dict) and (unknown := [mode for mode in given if mode not in MODES]):
+            allowed = ", ".join(MODES)
+            faults[f"sweep.{key}={given!r}: no such mode: {', '.join(unknown)}; allowed: {allowed}"] = None
+    for point in [] if config.cluster.autoscales else points(config):
+        mode = point.config.finetune.mode
+        workers, cpus, gpus = sweep.asked(mode)
+        head = point.config.head
+        if mode == "frozen" and (head.kind is None or head.reads_features):  # trains on cached features
+            workers = 1
+        faults |= dict.fromkeys(_lacks(sweep, mode, workers, cpus, gpus, nodes))
+    if faults:
+        raise UserError("\n".join(faults))
+
+
+def _lacks(
+    sweep: Sweep, mode: str, workers: int, cpus: float, gpus: float, nodes: Sequence[Node]
+) -> Iterator[str]:
+    """What hinders a trial of a mode, in one line; nothing where there is room for it."""
+    remedy = "or, where the cluster starts nodes on demand, cluster.autoscales=true"
+    largest = {"CPU": max((n.cpus for n in nodes), default=0.0), "GPU": max((n.gpus for n in nodes), default=0.0)}
+    for key, name, wanted in (("cpus_per_trial", "CPU", cpus), ("gpus_per_trial", "GPU", gpus)):
+        if wanted > largest[name]:
+            given = getattr(sweep, key)
+            trial = f"a trial of mode {mode}" if isinstance(given, dict) else "a trial"
+            shown = repr(given) if isinstance(given, dict) else f"{given:g}"
+            yield (
+                f"sweep.{key}={shown}: {trial} needs {wanted:g} {name}s, the largest node has {largest[name]:g}; give "
+                f"sweep.{key}<={largest[name]:g}, a larger node, {remedy}"
             )
+            return
+    each = _amounts(cpus, gpus)
+    room = [_places(node, cpus, gpus) for node in nodes]
+    if not any(room):
+        have = ", ".join(dict.fromkeys(_amounts(node.cpus, node.gpus) for node in nodes))
+        yield f"sweep: a trial of mode {mode} needs {each} on one node, nodes have: {have}; ask for less, {remedy}"
+    elif sum(room) < workers:
+        needs = _amounts(workers * cpus, workers * gpus)
+        has = _amounts(sum(node.cpus for node in nodes), sum(node.gpus for node in nodes))
+        yield (
+            f"sweep.workers_per_trial={sweep.workers_per_trial!r}: a trial of mode {mode} needs {needs} ({workers} "
+            f"workers with {each} each), the cluster has {has}, room for {sum(room)} of them; give "
+            f"sweep.workers_per_trial<={sum(room)}, more nodes, {remedy}"
+        )
+
+
+def _places(node: Node, cpus: float, gpus: float) -> int:
+    """How many workers a node has room for; a share of a GPU lies on one of them. A millionth: 0.3 / 0.1 < 3."""
+    by_cpu = int(node.cpus / cpus + 1e-6)
+    if not gpus:
+        return by_cpu
+    by_gpu = int(node.gpus / gpus + 1e-6) if gpus >= 1 else int(node.gpus) * int(1 / gpus + 1e-6)
+    return min(by_cpu, by_gpu)
+
+
+def _amounts(cpus: float, gpus: float) -> str:
+    return f"{cpus:g} CPU{'s' * (cpus != 1)}" + (f" and {gpus:g} GPU{'s' * (gpus != 1)}" if gpus else "")
 
 
 def nodes_of_ray() -> list[Node]:
@@ -150,34 +199,62 @@ def task_fingerprint(parts: Mapping[str, Part], goal: Goal) -> str:
     return digest.hexdigest()[:16]
 
 
+def resolved(config: Config, tell: Callable[[str], None] = lambda note: None) -> Config:
+    """The config with head.kind told, and with it the columns of the texts; found from the files where they are open.
+
+    `tell` gets what was found. Raises UserError where nothing can be, or what was found does not fit the rest.
+    """
+    if config.head.kind is not None:
+        return config
+    found = find_kind(config.task, config.head.implied_kind)
+    changes = {"head.kind": found.kind, "task.text": found.text, "task.text_pair": found.text_pair}
+    try:
+        told = build_config(config.model_dump(mode="json"), changes)
+        _choose_metric(told)
+    except UserError as error:
+        raise UserError("\n".join(f"{line} ({found.note})" for line in str(error).splitlines())) from None
+    if found.note:
+        tell(found.note)
+    return told
+
+
+def _choose_metric(config: Config) -> None:
+    """Raise UserError for a metric that does not fit as far as the config tells: tags may turn out to mark entities."""
+    scheme = config.task.scheme or "bio"
+    choose_metric(config.task.metric, _kind(config), scheme, config.head.loss)
+
+
+def _kind(config: Config) -> str:
+    """The kind of a resolved config."""
+    if config.head.kind is None:
+        raise ValueError("head.kind is open: the config was not resolved")
+    return config.head.kind
+
+
 def load_task(config: Config, cache: Path, progress: Progress) -> TaskData:
-    """The examples that config.task names. Raises UserError for what is wrong with the files."""
-    choose_metric(config.task.metric, config.head.kind, config.task.scheme, config.head.loss)
+    """The examples that config.task names, of a resolved config. Raises UserError for what is wrong with the files."""
+    _choose_metric(config)
     return tasks.load_task(
-        config.task, config.head.kind, config.seed, cache, progress, f"{config.name}-sweep", config.head.loss
+        config.task, _kind(config), config.seed, cache, progress, f"{config.name}-sweep", config.head.loss
     )
 
 
 def goal_of(config: Config, task: TaskData) -> Goal:
     """What trials must know of the task. Raises UserError where the metric does not fit it."""
-    targets: Iterable[Any] = task.train.targets or []
-    mean = float(np.mean(list(targets))) if task.kind == "regression" else None
-    if task.kind in ("tagging", "multi_label"):
-        targets = (name for names in targets for name in names)
-    return Goal(
+    goal = Goal(
         labels=tuple(task.labels),
         metric=choose_metric(config.task.metric, task.kind, task.scheme, config.head.loss),
         scheme=task.scheme,
-        label_counts=Counter(targets) if task.kind in ("classification", "tagging", "multi_label") else None,
         num_choices=len(task.train.choices[0]) if task.train.choices else None,
-        target_mean=mean,
         columns=_columns(config, task.kind),
     )
+    return counted(goal, task.train)
 
 
 def _columns(config: Config, kind: str) -> tuple[str, ...]:
     """The columns that a user of the head will have too; none where SQuAD's or CoNLL's shape names them."""
-    if config.task.train.endswith((".json", ".conll", ".conllu")):
+    own = {"answering": (".json",), "tagging": (".conll", ".conllu")}
+    if config.task.train.endswith(own.get(kind, ())) or config.task.format == "conll":
         return ()
     named = columns_of(config.task, kind, config.head.loss)
     return tuple(column for use, column in named.items() if use != "label")
@@ -188,8 +265,9 @@ def read_part(examples: Examples, task: TaskData, goal: Goal, folder: Path, fine
     segments = family_of(check_folder(folder)).segments
     settings = finetune.length, finetune.stride, segments
     encoded = encode_examples(
-        examples, task.labels, folder, *settings, query_prefix=head.query_prefix, passage_prefix=head.passage_prefix
-    )
+        examples, task.labels, folder, *settings, query_prefix=head.query_prefix, passage_prefix=head.passage_prefix,
+        ignore_unseen=task.counts_unseen,
+    )  # fmt: skip
     if goal.metric not in RANKED:
         return Part(examples, encoded)
     texts, right = search_space(examples, task.passages)

@@ -1,12 +1,13 @@
-"""The files of a run or a sweep -> report.html: one page to send to a colleague.
+"""The files of a run, a sweep or a suite of tasks -> report.html: one page to send to a colleague.
 
-In: a run's folder (metrics.jsonl, summary.json, leaderboard.json, trials/*/result.json, config.yaml; of a sweep also
-the pretraining run beside it). Out: one file that loads nothing from elsewhere and runs no script; what stands in the
-run's files (labels, paths, errors) is escaped. Reads files only, so it can be written again at any time.
+In: a run's folder (metrics.jsonl, summary.json, leaderboard.json, winner.json, suite.json, trials/*/result.json,
+config.yaml; of a sweep also the pretraining run beside it). Out: one file that loads nothing from elsewhere and runs no
+script; what stands in the run's files (labels, paths, errors) is escaped. Reads files only, so it can be written again
+at any time.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -15,127 +16,206 @@ from data.config import UserError
 from orchestration import metrics
 from orchestration.budget import in_words
 from orchestration.progress import duration
-from tuning import charts
-from tuning.leaderboard import make_entries, verdict, write_text
+from tuning import charts, curve
+from tuning.leaderboard import CONTROL, Entry, judged, make_entries, read_leaderboard, verdict, winner, write_text
+from tuning.loss_chart import loss_curve
+from tuning.page import Link, facts, figure, folded, heading, page, paragraph, table
+from tuning.recommendation import recommendation
+from tuning.table import Row, grid, make_rows, read_suite
+from tuning.winner_section import winner_section
+from tuning.wording import names_of, short, size_text, time_text, with_interval
 
-Entry = dict[str, Any]
 SUFFIX = "-sweep"
 # Keys of the space that have a column of their own.
 SHOWN_KEYS = ("finetune.mode", "finetune.learning_rate", "finetune.epochs")
+SHOWN_ENTRIES = 20
 
 
 def write_report(run: Path) -> Path:
-    """Write report.html of a pretraining run or of a sweep (killed or finished) and return its path.
+    """Write report.html of a pretraining run, of a sweep (killed or finished) or of a suite; returns its path.
 
-    Raises UserError where there is no such run or nothing to show yet.
+    Of a suite the reports of its tasks are written too. Raises UserError where there is no such run or nothing to show.
     """
     if not run.is_dir():
         raise UserError(f"{run}: no such run; give the name of a run or sweep, or its folder")
+    rows = read_suite(run) or _tasks_so_far(run)
     results = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(run.glob("trials/*/result.json"))]
-    leaderboard = _read(run / "leaderboard.json")
-    entries: list[Entry] = make_entries(results) if leaderboard is None else leaderboard
+    leaderboard = read_leaderboard(run)
+    entries = make_entries(results) if leaderboard is None else leaderboard
     pretraining = run.with_name(run.name.removesuffix(SUFFIX))
     records = list(metrics.read(pretraining / "metrics.jsonl"))
-    if not entries and (run != pretraining or not records):
+    if not entries and not rows and (run != pretraining or not records):
         raise UserError(f"{run}: nothing to report yet: it holds neither metrics.jsonl nor results of trials")
 
-    parts = [f"<header><h1>{escape(run.name)}</h1>", f"<p>{_lead(entries, leaderboard is not None)}</p></header>"]
-    if entries:
-        parts += [
-            _figure(charts.score_by_learning_rate(entries), "Score on the validation examples against the learning "
-                    "rate: mean over seeds, bars are one sample deviation."),
-            "<h2>Leaderboard</h2>",
-            _leaderboard(entries),
-            _figure(charts.score_by_epoch(entries, results), "The best point of each line, epoch by epoch; one line "
-                    "per seed. The best epoch counts."),
-        ]  # fmt: skip
+    if rows:
+        parts = _suite(rows, run)
+    elif entries:
+        parts = _sweep(entries, results, leaderboard is not None, _read(run / "winner.json"))
+    else:
+        parts = [paragraph("Pretraining with masked language modelling.", "lead")]
     if records:
         parts += [
-            "<h2>Pretraining</h2>",
+            heading("Pretraining"),
             _facts(_read(pretraining / "summary.json") or {}, records),
-            _figure(charts.loss_curve(records), "Loss at the masked positions. Held-out documents are never trained "
-                    "on, and their masks are always the same."),
+            figure(loss_curve(records), "Loss at the masked positions. Held-out documents are never trained on, and "
+                   "their masks are always the same."),
         ]  # fmt: skip
     config = run / "config.yaml"
     if config.is_file():
-        text = escape(config.read_text(encoding="utf-8"))
-        parts.append(f"<details><summary>Config</summary><pre>{text}</pre></details>")
-    page = PAGE.replace("TITLE", escape(run.name)).replace("STYLE", STYLE).replace("BODY", "\n".join(parts))
+        parts.append(folded("Config", f"<pre>{escape(config.read_text(encoding='utf-8'))}</pre>"))
     target = run / "report.html"
-    write_text(target, page)
+    write_text(target, page(run.name, [f"<h1>{escape(run.name)}</h1>", *parts]))
     return target
+
+
+def _tasks_so_far(run: Path) -> list[Row]:
+    """Of a suite that was killed: its tasks that are finished."""
+    boards = {path.parent.name: read_leaderboard(path.parent) or [] for path in sorted(run.glob("*/leaderboard.json"))}
+    return make_rows({task: entries for task, entries in boards.items() if entries}, {})
 
 
 def _read(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
 
-def _figure(svg: str | None, caption: str) -> str:
-    return f"<figure>{svg}<figcaption>{escape(caption)}</figcaption></figure>" if svg else ""
-
-
-def _lead(entries: Sequence[Entry], finished: bool) -> str:
-    """What came out, in a sentence or two."""
-    scored = [entry for entry in entries if entry["score_mean"] is not None]
-    if not entries:
-        return "Pretraining with masked language modelling."
-    if not scored:
-        return "No trial has a score."
-    best = scored[0]
-    sentence = (
-        f"Best: <strong>{escape(best['encoder'])}, {escape(best['mode'])}</strong>, learning rate "
-        f"{charts.short(best['learning_rate'])}: validation {escape(best['metric'])} <strong>{_score(best)}</strong>"
+def _sweep(entries: list[Entry], results: Sequence[Any], finished: bool, found: Mapping[str, Any] | None) -> list[str]:
+    """A sweep's part of the page, the recommendation on top."""
+    board, best = judged(entries), winner(entries)
+    interval = (
+        "Bars are 95 % intervals of the mean over seeds (Student's t), small dots the seeds; where a bar leaves the "
+        "chart, it goes on."
     )
-    if best.get("test_score") is not None:
-        sentence += f", test {best['test_score']:.3f}"
-    sentence += "."
-    if {"random"} < {entry["encoder"] for entry in scored}:
-        reason, paid = verdict(list(entries))
-        answer = "Pretraining paid: " if paid else "Pretraining did not pay: "
-        sentence += f" {'' if reason.startswith('No comparison') else answer}{escape(reason)}"
-    return sentence if finished else f"The sweep has not finished; so far: {sentence}"
+    constant = next((b for entry in board if (b := entry["majority_baseline"]) is not None), None)
+    always = "" if constant is None else f" Always giving the most frequent answer scores {constant:.3f}."
+    parts = [
+        *_lead(entries, finished),
+        figure(charts.score_by_learning_rate(board), "Score on the validation examples against the learning rate. "
+               + interval + (" Crosses were stopped by the race." if _of(board, "stopped") else "") + always),
+        heading("Leaderboard"),
+        *_leaderboard(entries),
+        figure(charts.score_by_cost(board), "The same scores against what they cost: seconds of training and "
+               "validation times the processes that shared a trial, over all seeds. The pass that caches the outputs "
+               "of a frozen encoder is made once for all and not in it. Nothing on or under the thin line is cheaper "
+               "and better."),
+    ]  # fmt: skip
+    if svg := charts.score_by_train_size(entries):
+        names, lines = curve.grid(entries)
+        parts += [
+            heading("How much data"), paragraph(curve.sentence(entries)),
+            figure(svg, f"The best learning rate of each mode on each number of training examples. {interval}"),
+            table({name: "word" if i == 0 else "n" for i, name in enumerate(names)}, lines),
+        ]  # fmt: skip
+    parts.append(figure(charts.score_by_epoch(board, results), "The best point of each line, epoch by epoch; one line "
+                        "per seed. The best epoch counts."))  # fmt: skip
+    if found is not None and best is not None and found["trial"] in best["trials"]:
+        parts += winner_section(found)
+    return parts
 
 
-def _score(entry: Entry) -> str:
-    if entry["score_mean"] is None:
-        return "–"
-    spread = "" if entry["score_std"] is None else f" ± {entry['score_std']:.3f}"
-    return f"{entry['score_mean']:.3f}{spread}"
+def _of(entries: Sequence[Entry], status: str) -> list[Entry]:
+    return [entry for entry in entries if entry["status"] == status]
 
 
-def _number(value: Any) -> str:
-    return "–" if value is None else f"{value:,}"
+def _lead(entries: list[Entry], finished: bool) -> list[str]:
+    """What came out, in a sentence or two, and how it was found."""
+    best = winner(entries)
+    so_far = "" if finished else "The sweep has not finished; so far: "
+    parts = [paragraph(so_far + recommendation(entries), "lead")]
+    if best is not None and best["test_score"] is not None:
+        parts.append(paragraph(f"On the test examples, scored once: {best['metric']} {best['test_score']:.3f}."))
+    if {CONTROL} < {entry["encoder"] for entry in entries if entry["score_mean"] is not None}:
+        reason, paid = verdict(entries)
+        answer = "" if reason.startswith("No comparison") else f"Pretraining {'paid' if paid else 'did not pay'}: "
+        parts.append(paragraph(answer + reason))
+    return parts
 
 
 COLUMNS: dict[str, Callable[[Entry], str]] = {
     "encoder": lambda e: e["encoder"],
     "mode": lambda e: e["mode"],
-    "learning rate": lambda e: charts.short(e["learning_rate"]),
-    "epochs": lambda e: _number(e.get("epochs")),
-    "validation": _score,
-    "test": lambda e: "" if e.get("test_score") is None else f"{e['test_score']:.3f}",
+    "learning rate": lambda e: short(e["learning_rate"]),
+    "epochs": lambda e: f"{e['epochs']:,}",
+    "validation": lambda e: with_interval(e["score_mean"], e["score_ci95"]),
+    "against the best": lambda e: "" if e["difference_mean"] is None else with_interval(
+        e["difference_mean"], e["difference_ci95"], "+"),
+    "test": lambda e: "" if e["test_score"] is None else f"{e['test_score']:.3f}",
     "seeds": lambda e: str(e["seeds"]),
-    "time": lambda e: duration(e["seconds"]),
-    "trained parameters": lambda e: _number(e["trained_parameters"]),
-    "status": lambda e: e["status"] + (f": {e['error']}" if e.get("error") else ""),
-}
+    "worker time": lambda e: time_text(e["worker_seconds"]),
+    "trained parameters": lambda e: "–" if e["trained_parameters"] is None else f"{e['trained_parameters']:,}",
+    "status": lambda e: _status(e),
+}  # fmt: skip
 
 
-def _leaderboard(entries: Sequence[Entry]) -> str:
-    """The table, best first; keys of the space without a column of their own get one each."""
+def _status(entry: Entry) -> str:
+    if entry["error"]:
+        return f"{entry['status']}: {entry['error']}"
+    tied = "tied" if entry["tied"] and entry["rank"] != 1 else ""
+    return ("recommended" if entry["recommended"] else tied) if entry["status"] == "done" else entry["status"]
+
+
+def _leaderboard(entries: Sequence[Entry]) -> list[str]:
+    """The table of the train_size that decides, best first; what a race stopped, and the other sizes, unfold."""
+    board = judged(entries)
+    shown = [entry for entry in board if entry["status"] != "stopped"]
+    stopped, rest = _of(board, "stopped"), shown[SHOWN_ENTRIES:]
+    others = [entry for entry in entries if entry["train_size"] != board[0]["train_size"]]
+    size = size_text(board[0]["train_size"]) if others else ""
+    note = (
+        "Means over seeds ± 95 % interval. Recommended is the cheapest of those that cannot be told apart from the "
+        "best: the interval of their differences on the same seeds holds 0, and of two seeds not both are behind."
+    )
+    few = [*shown[:SHOWN_ENTRIES], *(entry for entry in rest if entry["status"] != "done" or entry["recommended"])]
+    return [
+        paragraph(note, "note"),
+        _entries(few, f"On {size}" if size else ""),
+        folded(f"{len(rest)} more", _entries(rest)) if rest else "",
+        folded(f"{len(stopped)} stopped by the race, at the score they had by then", _entries(stopped)),
+        *(
+            folded(f"On {size_text(of)}", _entries([entry for entry in others if entry["train_size"] == of]))
+            for of in dict.fromkeys(entry["train_size"] for entry in others)
+        ),
+    ]
+
+
+def _entries(entries: Sequence[Entry], caption: str = "") -> str:
+    """Entries as a table; keys of the space without a column of their own get one each, empty columns go."""
     columns = dict(COLUMNS)
-    others = sorted({key for entry in entries for key in entry.get("values") or {} if key not in SHOWN_KEYS})
-    for key in others:
-        columns[key.removeprefix("finetune.")] = lambda e, key=key: str((e.get("values") or {}).get(key, "–"))
-    if all(entry["status"] == "done" for entry in entries):
-        del columns["status"]
-    kinds = {name: "word" if name in ("encoder", "mode", "status") else "n" for name in columns}
-    lines = []
-    for rank, entry in enumerate(entries):
-        cells = [f'<td class="{kinds[name]}">{escape(show(entry))}</td>' for name, show in columns.items()]
-        lines.append(f"<tr{' class=best' if rank == 0 else ''}>{''.join(cells)}</tr>")
-    head = "".join(f'<th class="{kinds[name]}">{escape(name)}</th>' for name in columns)
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'
+    names = names_of(entry["encoder"] for entry in entries)
+    columns["encoder"] = lambda e: names[e["encoder"]]
+    for key in sorted({key for entry in entries for key in entry["values"] if key not in SHOWN_KEYS}):
+        columns[key.removeprefix("finetune.")] = lambda e, key=key: str(e["values"].get(key, "–"))
+    lines = [[show(entry) for show in columns.values()] for entry in entries]
+    kept = [i for i, name in enumerate(columns) if name not in ("test", "status", "against the best") or any(
+        line[i] for line in lines)]  # fmt: skip
+    kinds = {name: "word" if name in ("encoder", "mode") else "long" if name == "status" else "n" for name in columns}
+    best = [number for number, entry in enumerate(entries) if entry["recommended"]]
+    return table(
+        {name: kinds[name] for i, name in enumerate(columns) if i in kept},
+        [[line[i] for i in kept] for line in lines], best, caption,
+    )  # fmt: skip
+
+
+def _suite(rows: Sequence[Row], run: Path) -> list[str]:
+    """A suite's page: the table, and what each task's own sweep recommends, with links to their reports."""
+    tasks = {row["task"]: row for row in rows}
+    links: dict[str, str | Link] = {}
+    answers: list[list[str | Link]] = []
+    for task, row in tasks.items():
+        if row["encoder"] is not None:
+            write_report(run / task)
+        links[task] = Link(task, f"{task}/report.html") if row["encoder"] is not None else task
+        entries = read_leaderboard(run / task) or []
+        answers.append([links[task], recommendation(entries) if entries else f"failed: {row['error']}"])
+    names, lines = grid(rows)
+    kinds = {name: "word" if i < 2 else "n" for i, name in enumerate(names)}
+    return [
+        paragraph(f"{len(tasks)} tasks, each a sweep of its own, scored on its validation examples; test: the score of "
+                  "the task's winner.", "lead"),
+        table(kinds, [[links.get(line[0], line[0]), *line[1:]] for line in lines]),
+        paragraph("Mean over seeds ± 95 % interval, the mode and learning rate of each encoder's best.", "note"),
+        heading("What to do"),
+        table({"task": "word", "recommendation": "long"}, answers),
+    ]  # fmt: skip
 
 
 def _facts(summary: dict[str, Any], records: Sequence[dict[str, Any]]) -> str:
@@ -153,7 +233,7 @@ def _facts(summary: dict[str, Any], records: Sequence[dict[str, Any]]) -> str:
         values = [known.get(key) for key in keys]
         return None if None in values else form(*values)
 
-    facts = {
+    return facts({
         "held-out masked loss": show(lambda a, b: f"{a:.2f} → {b:.2f}", "eval_loss_before", "eval_loss_after"),
         "masked tokens guessed": show(lambda a, b: f"{a:.1%} → {b:.1%}", "eval_accuracy_before", "eval_accuracy_after"),
         "steps": show("{:,}".format, "steps"),
@@ -163,47 +243,4 @@ def _facts(summary: dict[str, Any], records: Sequence[dict[str, Any]]) -> str:
         "spent": show(in_words, "spent"),
         "workers": show(lambda n, stage: f"{n}, ZeRO stage {stage}", "workers", "zero_stage"),
         "documents": show(lambda n, kept: f"{n:,} read, {kept:,} kept", "documents_read", "documents_kept"),
-    }
-    cells = (f"<div><dt>{name}</dt><dd>{escape(text)}</dd></div>" for name, text in facts.items() if text)
-    return f"<dl>{''.join(cells)}</dl>"
-
-
-PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>TITLE</title>
-<style>STYLE</style>
-</head>
-<body>
-<main>
-BODY
-</main>
-</body>
-</html>
-"""
-STYLE = """
-:root { color-scheme: light dark; --paper: #fdfcf9; --ink: #1d1d1b; --muted: #6f6d66; --line: #e3e0d8; --tint: #f4f1e9;
-  --series-1: #1f5fa8; --series-2: #c0561a; --series-3: #2f7d4f; --series-4: #7b4a9e; --series-5: #9a7b12; }
-@media (prefers-color-scheme: dark) {
-  :root { --paper: #171715; --ink: #e9e6de; --muted: #9c998f; --line: #34332f; --tint: #22211e;
-    --series-1: #7fb2ea; --series-2: #ee9a63; --series-3: #7cc598; --series-4: #c29ae0; --series-5: #d9bb56; } }
-body { margin: 0; background: var(--paper); color: var(--ink); font: 16px/1.55 system-ui, sans-serif; }
-main { max-width: 46rem; margin: 0 auto; padding: 3.5rem 1.25rem 5rem; }
-h1 { font-size: 1.9rem; line-height: 1.2; letter-spacing: -0.015em; margin: 0 0 .6rem; overflow-wrap: anywhere; }
-h2 { font-size: 1.1rem; margin: 3.2rem 0 .8rem; }
-header p { margin: 0; max-width: 40rem; overflow-wrap: anywhere; }
-figure { margin: 2.2rem 0 0; }
-figure svg { display: block; width: 100%; height: auto; font-family: system-ui, sans-serif; }
-figcaption { color: var(--muted); font-size: .875rem; margin-top: .5rem; }
-.wide { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-size: .875rem; }
-th { color: var(--muted); font-weight: 500; vertical-align: bottom; line-height: 1.25; }
-th, td { padding: .42rem .7rem; border-bottom: 1px solid var(--line); font-variant-numeric: tabular-nums; }
-.n { text-align: right; white-space: nowrap; } th.n { white-space: normal; } .word { text-align: left; }
-.best td { background: var(--tint); font-weight: 600; }
-dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(10.5rem, 1fr)); gap: 1.1rem 1.5rem; margin: 0; }
-dt { color: var(--muted); font-size: .8125rem; } dd { margin: 0; font-variant-numeric: tabular-nums; }
-details { margin-top: 3.2rem; border-top: 1px solid var(--line); padding-top: 1rem; } summary { cursor: pointer; }
-pre { background: var(--tint); padding: 1rem; overflow-x: auto; font: .8125rem/1.5 ui-monospace, monospace; }
-"""
+    })  # fmt: skip

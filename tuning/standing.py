@@ -1,53 +1,59 @@
 """Where a sweep stands: its trials by state, the leaderboard so far, each trial's newest score.
 
-In: what Tune tells of trials, results as they come. Out: facts for `cloze status`, and the same for Prometheus.
+In: the plan of its trials, what Tune tells of them. Out: facts for `cloze status`, and the same for Prometheus.
 Knows no ray.tune and writes no file.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from orchestration.gauges import Metrics
 from tuning.leaderboard import make_entries
-from tuning.trials import Result, Trial
+from tuning.search import Plan
 
-STATES = ("waiting", "running", "done", "failed", "nan")
+STATES = ("waiting", "running", "done", "stopped", "failed", "nan")
 SHOWN_ENTRIES = 10
 KEPT = ("encoder", "mode", "learning_rate", "epochs", "score_mean", "score_std", "seeds", "status")
 
 
 class Standing:
-    """Of a sweep's trials, with the results that lay there before."""
+    """Of a plan's trials, with the results that lay there before."""
 
-    def __init__(self, run: str, trials: Sequence[Trial], results: dict[str, Result]) -> None:
+    def __init__(self, run: str, plan: Plan) -> None:
         self.metrics = Metrics(run)
-        self._states = {trial.id: "waiting" for trial in trials}
-        self._results = dict[str, Result]()
+        self._plan = plan
+        self._running = set[str]()
         self._leaderboard: list[dict[str, Any]] = []
-        for result in results.values():
-            self.end(result["trial"], result)
+        self._judge()
 
     def begin(self, trial: str) -> None:
         """A trial runs."""
-        self._states[trial] = "running"
+        self._running.add(trial)
 
     def score(self, trial: str, score: float) -> None:
         """A trial's score after an epoch."""
         self.metrics.set("cloze_trial_score", score, trial=trial)
 
-    def end(self, trial: str, result: Result | None) -> None:
-        """A trial ended; None: its process died."""
-        self._states[trial] = result["status"] if result else "failed"
-        if result:
-            self._results[trial] = result
-            entries = make_entries(self._results.values())[:SHOWN_ENTRIES]
-            self._leaderboard = [{key: entry[key] for key in KEPT} for entry in entries]
+    def cut(self, trial: str) -> None:
+        """A trial is to go on another time."""
+        self._running.discard(trial)
+
+    def end(self, trial: str) -> None:
+        """A trial ended; the plan has its result."""
+        self._running.discard(trial)
+        self._judge()
+
+    def _judge(self) -> None:
+        if results := list(self._plan.results.values()):
+            self._leaderboard = [{key: e[key] for key in KEPT} for e in make_entries(results)[:SHOWN_ENTRIES]]
 
     def facts(self) -> dict[str, Any]:
         """For `update(text, fraction, **facts)`; Prometheus is told on the way."""
-        counts = Counter(self._states.values())
+        counts = Counter(result["status"] for result in self._plan.results.values())
+        counts["running"] = len(self._running)
+        counts["waiting"] = self._plan.to_come - len(self._running)
         trials = {state: counts[state] for state in STATES}
         for state, count in trials.items():
             self.metrics.set("cloze_trials", count, state=state)

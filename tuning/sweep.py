@@ -2,28 +2,22 @@
 
 In: a Config, its run folder, a Ray that is already there. Out: entries, best first; run/leaderboard.{json,csv},
 run/trials/<id>/result.json, run/best/ (Hugging Face folder). The same call again runs only what has no result yet.
-`sweep` reads top to bottom: check, load, cache, run, judge, hand over.
+`sweep` reads top to bottom: check, load, plan, cache, run, judge, hand over.
 """
 
-import hashlib
-import json
-import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from data.config import UserError
 from data.corpus import DOCSTRINGS
 from data.examples import TaskData
-from data.storage import fetch, remove, shown, sizes
-from model.config import Head
+from data.storage import fetch, shown
 from orchestration.cluster import Node
-from orchestration.config import Config, to_yaml
+from orchestration.config import Config
 from orchestration.progress import Update
 from orchestration.run import cache_of
-from tuning.config import Finetune
-from tuning.features import Request, cache_features, encoder_fingerprint
-from tuning.finetune import Goal, Part
+from tuning.handing import hand_over
 from tuning.inputs import (
     check_resources,
     find_encoders,
@@ -31,18 +25,17 @@ from tuning.inputs import (
     load_task,
     nodes_of_ray,
     random_encoder,
-    read_part,
-    task_fingerprint,
+    resolved,
 )
-from tuning.leaderboard import Entry, best_trial, make_entries, write_leaderboard
+from tuning.leaderboard import Entry, best_trial, make_entries, read_leaderboard, winner, write_leaderboard
+from tuning.reading import Reading, subsets, train_sizes
+from tuning.record import Record
 from tuning.scores import baseline
-from tuning.space import Point, points
+from tuning.search import Plan, Search
+from tuning.space import points
 from tuning.standing import Standing
-from tuning.trials import Result, Trial, hand_over, prune_weights, read_results
+from tuning.trials import Result, Trial, prune_weights, read_results
 from tuning.tuner import Inputs, run_trials
-
-Parts = dict[str, Part]
-Key = tuple[Any, ...]  # what decides the tokens, or the cached features: Trial.reading, Trial.pooled
 
 
 def check(config: Config, nodes: Sequence[Node]) -> tuple[str, ...]:
@@ -51,15 +44,17 @@ def check(config: Config, nodes: Sequence[Node]) -> tuple[str, ...]:
 
     `nodes`: what the cluster offers. The built-in task is not read: that takes a minute.
     """
+    notes: list[str] = []
+    config = resolved(config, notes.append)
     points(config)
     check_resources(config, nodes)
-    notes: tuple[str, ...] = ()
     if config.task.train != DOCSTRINGS or config.head.kind != "classification":
         task = load_task(config, cache_of(config), lambda text, fraction: None)
         goal_of(config, task)
-        notes = task.notes
+        train_sizes(config, len(task.train))
+        notes += task.notes
     find_encoders(config)
-    return notes
+    return tuple(notes)
 
 
 def sweep(
@@ -71,204 +66,125 @@ def sweep(
 ) -> list[Entry]:
     """Run the sweep of `config` in `run` on the running Ray; returns the leaderboard, best first.
 
-    `task`: examples already loaded; None: those that config.task names. `tell` gets what is to be said of them.
+    `task`: examples already loaded; None: those that config.task names. `tell` gets what is to be said of them, and of
+    a budget that is used up.
 
     Raises UserError, before anything runs, for an encoder, a space, a task or resources that cannot be; RuntimeError
     where no trial finished, with the cause.
     """
-    import ray
-
+    config = resolved(config, tell)
     run = run.absolute()  # not resolved: the mirror of a bucket is known by its path
     for name in ("trials", "leaderboard.json", "best"):
         fetch(run / name)
     cache = run.parent / ".cache"
+    record = Record(run, config.sweep.budget)
     sources = {name: folder.absolute() for name, folder in find_encoders(config).items()}
     check_resources(config, nodes_of_ray())
-    asked = {"num_cpus": config.sweep.cpus_per_trial, "num_gpus": config.sweep.gpus_per_trial}
 
     progress("reading the task", None)
     task = task or load_task(config, cache, progress)
     goal = goal_of(config, task)
+    numbers = train_sizes(config, len(task.train))
     for note in task.notes:
         tell(note)
 
     progress("preparing encoders", None)
     encoders = dict(sources)
     if "random" in sources:
-        encoders["random"] = random_encoder(sources["random"], config.seed, cache, asked)
-    trials = _trials(config, encoders, goal)
-    parts = _tokenise(trials, task, goal, sources)
-    trials = _marked(trials, parts, goal, encoders)
-    results = read_results(trials, run / "trials")
-    standing = Standing(run.name, trials, results)
-    todo = [trial for trial in trials if trial.id not in results]
-    if not todo and (entries := _finished(run, trials)):
-        progress(f"finished before; {_outcome(trials, entries[0])}", 1.0, **standing.facts())
-        return entries
+        _, cpus, gpus = config.sweep.asked(points(config)[0].config.finetune.mode)
+        like, place = sources["random"], {"num_cpus": cpus, "num_gpus": gpus}
+        encoders["random"] = random_encoder(like, config.seed, cache, place)
+    reading = Reading(config, task, goal, encoders, sources)
 
-    features = _features(todo, encoders, parts, run, asked, progress)
-    inputs = Inputs(goal, parts, features, run / "trials", **asked)
-    wanted = {(trial.encoder, trial.point): config.sweep.seeds for trial in trials}
+    def earlier(trial: Trial) -> Result | None:
+        return read_results([trial], run / "trials").get(trial.id)
+
+    plan = Search(config, list(encoders), numbers, goal.metric, reading.trial, earlier, record.told, record.seconds)
+    standing = Standing(run.name, plan)
+    if not plan.to_come and (entries := _finished(run, plan)):
+        progress(f"finished before; {_outcome(plan, entries)}", 1.0, **standing.facts())
+        return _told(config, plan, entries, tell)
+
+    def inputs(trials: Sequence[Trial]) -> Inputs:
+        features = reading.features(trials, cache, progress, run.name)
+        drawn = subsets(numbers, len(task.train), config.seed)
+        return Inputs(goal, reading.parts, features, run / "trials", config, drawn)
 
     def ended(result: Result) -> None:
-        results[result["trial"]] = result
-        prune_weights(list(results.values()), wanted, run / "trials")
+        prune_weights(list(plan.results.values()), config.sweep.seeds, run / "trials")
+        record.write(plan.told)
 
-    if todo:
-        progress(f"0 of {len(todo)} trials", 0.0, **standing.facts())
-        with standing.told():
-            results |= run_trials(todo, inputs, run, progress, ended, standing)
+    if plan.to_come:
+        unknown = config.sweep.search == "optuna"  # which points come then follows from results
+        ready = inputs([*plan.waiting, *(reading.possible() if unknown else ())])
+        progress(f"0 of {plan.expected} trials", 0.0, **standing.facts())
+        with standing.told(), record.kept(plan):
+            run_trials(plan, ready, run, progress, ended, standing, record.until())
 
     constant = baseline(goal.metric, task.kind, task.train.targets or [], task.validation.targets or [])
-    entries = make_entries({**results[trial.id], "majority_baseline": constant} for trial in trials)
-    if entries[0]["score_mean"] is None:
-        write_leaderboard(entries, run)
-        raise RuntimeError(
-            f"no trial finished ({entries[0]['status']}): {entries[0]['error']}; "
-            f"delete {shown(run / 'trials')} to run them again"
-        )
-
-    winner = next(trial for trial in trials if trial.id == best_trial(entries[0]))
-    if "weights.safetensors" not in sizes(run / "trials" / winner.id):
-        # Pruned when another point led; with more seeds this one does. The same trial again gives the same weights.
-        features = _features([winner], encoders, parts, run, asked, progress)
-        again = Inputs(goal, parts, features, run / "trials", **asked)
-        run_trials([winner], again, run, progress, lambda _: None, standing)
-    progress("exporting the winner", None)
-    test = None
-    if task.test is not None:
-        settings = Finetune(**winner.finetune), Head(**winner.head)
-        test = read_part(task.test, task, goal, sources[winner.encoder], *settings)
-    entries[0]["test_score"] = ray.get(
-        ray.remote(hand_over).options(**asked).remote(
-            winner, goal, test, run / "trials", str(sources[winner.encoder]), run / "best",
-            _card(config, entries[0], winner.inputs), asked["num_gpus"],
-        )
-    )  # fmt: skip
+    entries = make_entries({**result, "majority_baseline": constant} for result in plan.results.values())
+    best = winner(entries)
     write_leaderboard(entries, run)
-    for name in sizes(run / "trials"):
-        if name.endswith("/weights.safetensors"):
-            remove(run / "trials" / name)
-    progress(_outcome(trials, entries[0]), 1.0, **standing.facts())
-    return entries
+    if best is None:
+        raise _fruitless(config, run, entries)
+
+    trial = plan.trials[best_trial(best)]
+
+    def train(one: Trial, parts: dict[str, Any]) -> None:
+        reading.parts[one.reading] = parts
+        run_trials(Plan([one]), inputs([one]), run, progress, lambda _: None)
+
+    progress("handing over the winner", None)
+    drawn = subsets([trial.train_size], len(task.train), config.seed).get(trial.train_size or 0)
+    best["test_score"] = hand_over(
+        config, trial, best, goal, task, reading.parts[trial.reading], drawn, sources[trial.encoder], run, train
+    )
+    write_leaderboard(entries, run)
+    prune_weights(list(plan.results.values()), None, run / "trials")
+    progress(_outcome(plan, entries), 1.0, **standing.facts())
+    return _told(config, plan, entries, tell)
 
 
-def _tokenise(trials: Sequence[Trial], task: TaskData, goal: Goal, sources: Mapping[str, Path]) -> dict[Key, Parts]:
-    """What trials read of the training and validation examples, made once for each tokenizer and way of reading."""
-    made: dict[tuple[Any, ...], Parts] = {}
-    parts: dict[Key, Parts] = {}
-    for trial in trials:
-        folder = sources[trial.encoder]
-        key = (folder, *trial.reading[1:])
-        if key not in made:
-            settings = Finetune(**trial.finetune), Head(**trial.head)
-            made[key] = {
-                split: read_part(getattr(task, split), task, goal, folder, *settings)
-                for split in ("train", "validation")
-            }
-        parts[trial.reading] = made[key]
-    return parts
-
-
-def _trials(config: Config, encoders: Mapping[str, Path], goal: Goal) -> list[Trial]:
-    """Every trial of the sweep; seeds are seed, seed + 1, ... in every point and encoder."""
-
-    def trial(name: str, point: Point, seed: int) -> Trial:
-        return Trial(
-            id=f"{_slug(name)}-{point.id}-s{seed}",
-            encoder=name,
-            folder=str(encoders[name]),
-            point=point.id,
-            values=point.values,
-            finetune=point.config.finetune.model_dump(mode="json"),
-            head=point.config.head.model_dump(mode="json"),
-            seed=seed,
-            metric=goal.metric,
-            inputs="",
-        )
-
-    seeds = range(config.seed, config.seed + config.sweep.seeds)
-    whole = [trial(name, point, seed) for point in points(config) for name in encoders for seed in seeds]
-    # Full trials first: they are the long ones, and short ones then fill the cluster to the end.
-    return sorted(whole, key=lambda one: one.finetune["mode"] == "frozen")
-
-
-def _marked(
-    trials: Sequence[Trial], parts: Mapping[Key, Parts], goal: Goal, encoders: Mapping[str, Path]
-) -> list[Trial]:
-    """The trials with the fingerprints of what they read."""
-    prints = {name: encoder_fingerprint(folder) for name, folder in encoders.items()}
-    tasks = {id(part): task_fingerprint(part, goal) for part in parts.values()}
-    return [
-        replace(trial, inputs=f"{prints[trial.encoder]}-{tasks[id(parts[trial.reading])]}-{goal.metric}")
-        for trial in trials
-    ]
-
-
-def _slug(encoder: str) -> str:
-    """A short name for folders: pretrained, random, or the folder's own name and a hash of its path."""
-    if encoder in ("pretrained", "random"):
-        return encoder
-    name = re.sub(r"[^A-Za-z0-9]+", "-", Path(encoder).name).strip("-")[:24]
-    return f"{name}-{hashlib.sha256(encoder.encode()).hexdigest()[:6]}"
-
-
-def _finished(run: Path, trials: Sequence[Trial]) -> list[Entry] | None:
+def _finished(run: Path, plan: Search) -> list[Entry] | None:
     """The leaderboard that lies in `run`, if it is of exactly these trials and its winner was handed over."""
-    path = run / "leaderboard.json"
-    if not path.is_file() or not (run / "best" / "config.json").is_file():
+    entries = read_leaderboard(run)
+    if entries is None or not (run / "best" / "config.json").is_file():
         return None
-    entries = json.loads(path.read_text(encoding="utf-8"))
-    same = {trial for entry in entries for trial in entry["trials"]} == {trial.id for trial in trials}
+    same = {trial for entry in entries for trial in entry["trials"]} == plan.results.keys()
     return entries if same else None
 
 
-def _features(
-    todo: Sequence[Trial],
-    encoders: Mapping[str, Path],
-    parts: Mapping[Key, Parts],
-    run: Path,
-    asked: Mapping[str, float],
-    progress: Update,
-) -> dict[Key, str | None]:
-    """Folders of cached features for every frozen trial in `todo` whose head wants no more of the encoder."""
-    first = {trial.pooled: trial for trial in todo if trial.pooled is not None}
-    requests = [
-        Request(
-            encoders[trial.encoder],
-            encoder_fingerprint(encoders[trial.encoder]),
-            {name: part.encoded for name, part in parts[trial.reading].items()},
-            trial.head["pooling"],
+def _fruitless(config: Config, run: Path, entries: Sequence[Entry]) -> Exception:
+    """What to raise where there is no winner."""
+    if not entries:
+        return UserError(
+            f"sweep.budget.hours={config.sweep.budget.hours:g}: no trial ended within it; give more, the same command "
+            f"goes on"
         )
-        for trial in first.values()
-    ]
-    folders = cache_features(
-        requests, run.parent / ".cache", asked["num_cpus"], asked["num_gpus"], progress, run.name
+    first = entries[0]
+    return RuntimeError(
+        f"no trial finished ({first['status']}): {first['error']}; delete {shown(run / 'trials')} to run them again"
     )
-    return {key: str(folder) if folder else None for key, folder in zip(first, folders, strict=True)}
 
 
-def _outcome(trials: Sequence[Trial], best: Entry) -> str:
+def _told(config: Config, plan: Search, entries: list[Entry], tell: Callable[[str], None]) -> list[Entry]:
+    """The entries; where a budget left something to do, that is said."""
+    if not plan.is_complete:
+        given = ", ".join(f"sweep.budget.{name}={most:g}" for name, most in config.sweep.budget if most is not None)
+        tell(
+            f"{given} is used up: {len(plan.results)} trials ended, {plan.num_whole} of {plan.num_points} points have "
+            f"all of theirs; the same command with more goes on"
+        )
+    return entries
+
+
+def _outcome(plan: Plan, entries: Sequence[Entry]) -> str:
     """The sweep in one line."""
+    best = winner(entries)
+    if best is None:
+        return f"{len(plan.results)} trials; no winner"
     test = "" if best["test_score"] is None else f", test {best['test_score']:.3f}"
     return (
-        f"{len(trials)} trials; best: {best['encoder']} {best['mode']} {best['learning_rate']:g}, "
+        f"{len(plan.results)} trials; best: {best['encoder']} {best['mode']} {best['learning_rate']:g}, "
         f"{best['metric']} {best['score_mean']:.3f}{test}"
     )
-
-
-def _card(config: Config, entry: Entry, data: str) -> dict[str, Any]:
-    """What the winner's model card says."""
-    seeds = entry["seeds"]
-    spread = "" if entry["score_std"] is None else f" ± {entry['score_std']:.4f}"
-    return {
-        "title": f"{config.name}: {config.head.kind} with Cloze",
-        "encoder": entry["encoder"],
-        "trained": entry["mode"],
-        "learning rate": entry["learning_rate"],
-        "epochs": entry["epochs"],
-        f"validation {entry['metric']}": f"{entry['score_mean']:.4f}{spread} ({seeds} seed{'s' * (seeds != 1)})",
-        **({} if entry["majority_baseline"] is None else {"majority baseline": entry["majority_baseline"]}),
-        "data fingerprint": data,
-        "recipe": to_yaml(config),
-    }

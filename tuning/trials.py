@@ -1,23 +1,28 @@
 """A trial on disk and on the cluster: its description, what runs in its process, its result, its kept weights.
 
 In: one encoder, one point, one seed. Out: trials/<id>/result.json, written whole by the trial itself once it ended, and
-trials/<id>/weights.safetensors, the trained weights of its best epoch. A result there means: not to be run again.
-Knows torch only inside the functions that run on the cluster.
+trials/<id>/weights.safetensors, the trained weights of its best epoch. A result there means: not to be run again. While
+there is none, trials/<id>/state.pt says where to go on (tuning/halfway.py). Knows torch only inside the functions that
+run on the cluster.
 """
 
 import json
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from data.storage import fetch, publish, remove
+from data.storage import fetch, publish, remove, sizes
 from model.config import Head
-from tuning.leaderboard import best_trial, make_entries, write_text
+from orchestration.config import Zero
+from tuning.leaderboard import Entry, best_trial, make_entries, write_text
+from tuning.scores import METRICS
 
 Result = dict[str, Any]
+WEIGHTS = "weights.safetensors"
+RECORD = ("epoch", "train_loss", "loss", "score")  # of an epoch, in result.json
 
 
 @dataclass(frozen=True)
@@ -25,7 +30,7 @@ class Trial:
     """One seed of one point on one encoder."""
 
     id: str
-    """<encoder>-<point>-s<seed>: a folder's name, short however many keys the space has."""
+    """<encoder>-<point>[-n<train_size>]-s<seed>: a folder's name, short however many keys the space has."""
     encoder: str
     """As the sweep names it: "pretrained", "random" or a folder."""
     folder: str
@@ -41,22 +46,28 @@ class Trial:
     metric: str
     inputs: str
     """Fingerprint of the encoder's weights and of the task: a result of other inputs does not count."""
+    train_size: int | None = None
+    """Training examples, the first so many of the sweep's shuffle; None: all."""
+    workers: int = 1
+    """Processes that share it."""
+    last_epoch: int | None = None
+    """Of a winner that is trained again, on validation examples too: where it ends. None: a trial of the sweep."""
 
     @property
     def reading(self) -> tuple[Any, ...]:
-        """What decides its tokens: trials that agree in it share them."""
+        """What decides its tokens, which are made of all training examples: trials that agree in it share them."""
         settings = self.finetune["length"], self.finetune["stride"]
         return (self.encoder, *settings, self.head["query_prefix"], self.head["passage_prefix"])
 
     @property
-    def pooled(self) -> tuple[Any, ...] | None:
-        """What decides its cached features; None where it runs the encoder itself."""
-        if self.finetune["mode"] != "frozen" or not Head(**self.head).reads_features:
-            return None
-        return (*self.reading, self.head["pooling"])
+    def pooled(self) -> tuple[tuple[Any, ...], str] | None:
+        """What decides its cached features: its reading and what becomes of it (a pooling, or "tokens"); None where it
+        runs the encoder itself."""
+        pooling = Head(**self.head).reads_features
+        return (self.reading, pooling) if self.finetune["mode"] == "frozen" and pooling else None
 
 
-LEFT_OUT = ("id", "folder", "finetune", "head")  # of a result: told in other words, or by `values`
+LEFT_OUT = ("id", "folder", "finetune", "head", "last_epoch")  # of a result: told in other words, or by `values`
 
 
 def read_results(trials: Sequence[Trial], folder: Path) -> dict[str, Result]:
@@ -76,11 +87,11 @@ def read_results(trials: Sequence[Trial], folder: Path) -> dict[str, Result]:
 def make_result(trial: Trial, outcome: Mapping[str, Any]) -> Result:
     """A result from what came out; fields that are not there are None."""
     empty = {
-        "status": "failed", "score": None, "best_epoch": None, "epochs": [], "seconds": 0.0, "trained_parameters": None,
-        "total_parameters": None, "error": None,
+        "status": "failed", "score": None, "best_epoch": None, "epochs": [], "seconds": 0.0, "encoder_rows": None,
+        "trained_parameters": None, "total_parameters": None, "error": None, "log": [],
     }  # fmt: skip
     about = {key: value for key, value in asdict(trial).items() if key not in LEFT_OUT}
-    return {
+    result = {
         "trial": trial.id,
         **about,
         "mode": trial.finetune["mode"],
@@ -89,6 +100,34 @@ def make_result(trial: Trial, outcome: Mapping[str, Any]) -> Result:
         **empty,
         **outcome,
     }
+    return {**result, "worker_seconds": round(result["seconds"] * trial.workers, 3)}
+
+
+def stopped_result(trial: Trial, reports: Sequence[Mapping[str, Any]]) -> Result:
+    """The result of a trial that its race stopped after these reports, one at least: the best of them, all it cost."""
+    metric = METRICS[trial.metric]
+    best = min(reports, key=lambda one: metric.rank_key(one["score"]))  # of equals the first, as the trial itself
+    costs = ("train_size", "seconds", "encoder_rows", "trained_parameters", "total_parameters", "cached_features")
+    return make_result(
+        trial,
+        {
+            "status": "stopped",
+            "score": best["score"],
+            "best_epoch": None if best["score"] is None else best["epoch"],
+            "epochs": [{key: one[key] for key in RECORD} for one in reports],
+            **{key: reports[-1][key] for key in costs},
+        },
+    )
+
+
+def write_result(result: Result, folder: Path) -> None:
+    """Write a trial's result under `folder` (trials/), whole or not at all; its half-way state is not needed then."""
+    from tuning.halfway import clear
+
+    own = folder / result["trial"]
+    own.mkdir(parents=True, exist_ok=True)
+    write_text(own / "result.json", json.dumps(result, indent=1, allow_nan=False) + "\n")
+    clear(own)
 
 
 def execute(
@@ -99,64 +138,104 @@ def execute(
     folder: Path,
     gpus: float,
     report: Callable[[dict[str, Any]], None],
+    *,
+    cpus: float = 1,
+    subset: Any = None,
+    zero: Zero | None = None,
+    checkpoint_seconds: float = 60,
 ) -> Result:
-    """Run a trial in this process and write its result and weights under folder/<id>/.
+    """Run a trial and write its result and weights under folder/<id>/: in this process, or where trial.workers > 1 in
+    as many others, in this one's placement group (tuning/groups.py).
 
-    `parts`: "train" and "validation"; `features`: the folder of their cached features, for frozen trials.
+    `parts`: "train" and "validation", which is not looked at where trial.last_epoch is given; `features`: the folder of
+    their cached features, for frozen trials; `subset`: numbers of the training examples to take (None: all); `cpus`,
+    `gpus`: of each worker; `zero`: how they share. `report` gets each epoch's record, what it cost so far, train_size.
     An exception becomes a result of status "failed": it must not end the sweep, and the process serves the next trial.
+    A process that was lost is none of the trial's: RankLost is raised, nothing written, and the trial tried again.
     """
     own = folder / trial.id
     own.mkdir(parents=True, exist_ok=True)
-    remove(own / "weights.safetensors")
+    remove(own / WEIGHTS)
     fetch(Path(trial.folder))  # storage that fails is no fault of the trial: no result, and it is tried again
+    from tuning.groups import RankLost, Share, train_group
+
     started = time.monotonic()
-    weights = None
+    weights, about = None, {}
     try:
         from tuning.config import Finetune
-        from tuning.features import load_features
-        from tuning.finetune import run_trial
+        from tuning.features import with_features
+        from tuning.finetune import counted, run_trial
+        from tuning.halfway import Halfway
 
-        if features is not None:
-            parts = {
-                name: replace(part, encoded=replace(part.encoded, features=load_features(Path(features), name)))
-                for name, part in parts.items()
-            }
-        outcome, weights = run_trial(
-            Finetune(**trial.finetune), Head(**trial.head), trial.folder, goal, parts["train"].encoded,
-            parts["validation"], trial.seed, report, device_of(gpus),
+        if features is not None and trial.pooled is not None:
+            parts = with_features(parts, Path(features), trial.pooled[1])
+        train = parts["train"] if subset is None else parts["train"].take(subset)
+        about = {"train_size": len(train.examples), "cached_features": features is not None}
+        work = (
+            Finetune(**trial.finetune), Head(**trial.head), trial.folder, counted(goal, train.examples), train.encoded,
+            parts["validation"] if trial.last_epoch is None else None, trial.seed,
         )  # fmt: skip
-        outcome = {**outcome, "cached_features": features is not None}
+
+        def tell(record: dict[str, Any]) -> None:
+            report({**record, **about})
+
+        if trial.workers > 1:
+            share = Share(trial.workers, cpus, gpus, zero or Zero())
+            saves = own, owner_of(trial) | share.facts(), checkpoint_seconds
+            outcome, weights = train_group(trial.id, work, saves, tell, share, trial.last_epoch)
+        else:
+            halfway = Halfway(own, owner_of(trial), checkpoint_seconds)
+            more = {"halfway": halfway, "last_epoch": trial.last_epoch}
+            outcome, weights = run_trial(*work, tell, device_of(gpus), **more)
+        outcome = {**outcome, **about}
+    except RankLost:
+        raise
     except Exception as error:  # any fault of one trial is that trial's result
         write_text(own / "error.txt", traceback.format_exc())
         text = " ".join(f"{type(error).__name__}: {error}".split())
-        outcome = {"status": "failed", "error": text[:500], "seconds": round(time.monotonic() - started, 3)}
+        seconds = round(time.monotonic() - started, 3)
+        outcome = {"status": "failed", "error": text[:500], "seconds": seconds, **about}
     if weights:
         from safetensors.torch import save_file
 
-        save_file(weights, str(own / "weights.safetensors"))
-        publish(own / "weights.safetensors")
+        save_file(weights, str(own / WEIGHTS))
+        publish(own / WEIGHTS)
     result = make_result(trial, outcome)
-    write_text(own / "result.json", json.dumps(result, indent=1, allow_nan=False) + "\n")
+    write_result(result, folder)
     return result
 
 
-def prune_weights(results: Sequence[Result], wanted: Mapping[tuple[str, str], int], folder: Path) -> None:
-    """Delete the weights of trials that cannot win any more.
+def owner_of(trial: Trial) -> dict[str, Any]:
+    """What must be equal for a trial to go on where another run left it."""
+    keys = ("inputs", "point", "seed", "train_size", "last_epoch", "finetune", "head")
+    return {key: getattr(trial, key) for key in keys}
 
-    `wanted`: trials of each (encoder, point). Of a point whose trials all ended only its best trial can win, and only
-    if no other such point leads it. So a sweep holds the leader's weights and those of the points still running.
+
+def prune_weights(results: Sequence[Result], seeds: int | None, folder: Path) -> None:
+    """Delete from `folder` (trials/) what ended trials do not need any more: where they were half-way, and weights.
+
+    Weights stay of the largest number of training examples that there are results of: of each mode the best trial of
+    the entry that would win, else of the leading one; and, while the sweep runs (`seeds`: trials of each point), of
+    each point that still lacks seeds its best one so far. So during a sweep one set of weights for each mode and one
+    for each point whose seeds are running; at its end (`seeds` None) one for each mode. Where a point that wins in the
+    end has lost its weights, the same trial again gives the same.
     """
-    ended: dict[tuple[str, str], list[Result]] = {}
-    for result in results:
-        ended.setdefault((result["encoder"], result["point"]), []).append(result)
-    whole = [r for key, group in ended.items() if len(group) >= wanted[key] for r in group]
-    if not whole:
+    entries = make_entries(results)
+    if not entries:
         return
-    leader = make_entries(whole)[0]
-    keep = best_trial(leader) if leader["score_mean"] is not None else None
-    for result in whole:
-        if result["trial"] != keep:
-            remove(folder / result["trial"] / "weights.safetensors")
+    entries = [entry for entry in entries if entry["train_size"] == entries[0]["train_size"]]
+    scored = [entry for entry in entries if entry["score_mean"] is not None and entry["status"] != "stopped"]
+    kept: dict[str, Entry] = {}
+    for entry in sorted(scored, key=lambda entry: not entry["recommended"]):  # stable: else in their order
+        kept.setdefault(entry["mode"], entry)
+    running = [entry for entry in scored if seeds is not None and entry["seeds"] < seeds]
+    wanted = {best_trial(entry) for entry in (*kept.values(), *running)}
+    ended = {result["trial"] for result in results}
+    for name in sizes(folder):
+        trial, _, file = name.partition("/")
+        left = file.startswith("state") or (file == WEIGHTS and trial not in wanted)
+        if trial in ended and left:
+            remove(folder / name)
 
 
 def device_of(gpus: float) -> str:
@@ -164,52 +243,3 @@ def device_of(gpus: float) -> str:
     import torch
 
     return "cuda" if gpus and torch.cuda.is_available() else "cpu"
-
-
-def hand_over(
-    trial: Trial,
-    goal: Any,
-    test: Any,
-    trials_folder: Path,
-    tokenizer_folder: str,
-    best: Path,
-    card: Mapping[str, Any],
-    gpus: float,
-) -> float | None:
-    """Join the winner's encoder and head, export them to `best`, score the test split once (None without one).
-
-    Runs on the cluster, like a trial. Raises RuntimeError where the kept weights are not those that the trial trained.
-    """
-    from safetensors.torch import load_file
-
-    from model.heads.description import Description
-    from model.heads.exporting import export_head
-    from tuning.config import Finetune
-    from tuning.finetune import make_head, predicted
-    from tuning.scores import score
-
-    weights = trials_folder / trial.id / "weights.safetensors"
-    for path in (Path(trial.folder), Path(tokenizer_folder), weights):
-        fetch(path)
-    settings, head = Finetune(**trial.finetune), Head(**trial.head)
-    module = make_head(settings, head, goal, trial.folder, trial.seed).eval()
-    trained = {name: parameter for name, parameter in module.model.named_parameters() if parameter.requires_grad}
-    kept = load_file(str(weights))
-    if kept.keys() != trained.keys():
-        raise RuntimeError(f"{trial.id}: the kept weights are not those of mode {trial.finetune['mode']}")
-    for name, tensor in kept.items():
-        trained[name].data.copy_(tensor)
-    found = None
-    if test is not None:
-        device = device_of(gpus)
-        predictions = predicted(module.to(device), goal, test, device)
-        found = score(trial.metric, head.kind, test.examples.targets, predictions)
-        module.to("cpu")
-    facts = {**card, **({} if found is None else {f"test {trial.metric}": found})}
-    about = Description(
-        kind=head.kind, labels=goal.labels, length=settings.length, head=head, scheme=goal.scheme,
-        stride=settings.stride, num_choices=goal.num_choices, columns=goal.columns,
-    )  # fmt: skip
-    export_head(module, tokenizer_folder, best, facts, about)
-    publish(best, last="config.json")
-    return found

@@ -1,20 +1,26 @@
-"""Trials to run -> Ray Tune -> their results. The only file that knows ray.tune.
+"""A plan of trials -> Ray Tune -> their results. The only file, with tuning/races.py, that knows ray.tune.
 
 One Tune trial per trial of ours, processes reused from trial to trial (importing torch and transformers takes 6 s).
 Tune's own bookkeeping goes to run/log/tune, under the sweep's name, and is thrown away by the next call: the truth is
-trials/<id>/result.json, which each trial writes itself. Chooses nothing and knows no points.
+trials/<id>/result.json, which each trial writes itself, and this process where a trial was stopped early. Chooses
+nothing and knows no points.
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from data.storage import fetch, remove, shown
+from orchestration.config import Config
 from orchestration.progress import Update
+from tuning.search import Plan, Turn
 from tuning.standing import Standing
-from tuning.trials import Result, Trial, execute, make_result, read_results
+from tuning.trials import Result, Trial, execute, read_results, stopped_result, write_result
 
 
 @dataclass(frozen=True)
@@ -28,101 +34,162 @@ class Inputs:
     features: Mapping[tuple[Any, ...], str | None]
     """A trial's `pooled` -> folder of cached features; None or absent: run the encoder."""
     trials_folder: Path
-    num_cpus: float
-    num_gpus: float
+    config: Config
+    """Of the sweep: what trials ask for, how workers share one."""
+    subsets: Mapping[int, np.ndarray] = field(default_factory=dict)
+    """A trial's train_size -> numbers of its training examples, ascending."""
 
 
 def run_trials(
-    todo: Sequence[Trial],
+    plan: Plan,
     inputs: Inputs,
     run: Path,
     progress: Update,
     ended: Callable[[Result], None],
     standing: Standing | None = None,
-) -> dict[str, Result]:
-    """Run `todo` on the cluster, as many at once as it holds, in this order; returns results by trial id.
+    until: float | None = None,
+) -> None:
+    """Run the plan's trials on the cluster, as many at once as it holds; their results are then in the plan.
 
     `ended` is called after each trial. A trial whose process died has status "failed" and leaves no result.json:
-    the same command tries it again. `standing`: of the whole sweep, these trials among others; None: of these alone.
+    the same command tries it again. `until`: seconds since the epoch at which trials begin no more.
     """
     # Read by Tune when it starts: the old console (silent at verbose=0), no CSV and TensorBoard files beside our own
     # results, and Ctrl-C ends the sweep at once instead of being swallowed.
     os.environ.update(RAY_AIR_NEW_OUTPUT="0", TUNE_DISABLE_AUTO_CALLBACK_LOGGERS="1", TUNE_DISABLE_SIGINT_HANDLER="1")
+    import ray
     from ray import tune
 
+    from tuning.races import Races
+
+    # A process that has ended a trial is kept for one that waits: as many wait as may end at once.
+    os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(max(8, int(ray.cluster_resources().get("CPU", 0))))
     folder = run / "log" / "tune"
     remove(folder)
-    trainable: Any = tune.with_parameters(_trainable, trials={trial.id: trial for trial in todo}, inputs=inputs)
+    sweep, metric = inputs.config.sweep, inputs.goal.metric
+    earlier = [(plan.trials[name], result) for name, result in plan.results.items()]
+    races = Races(sweep, inputs.config.seed, metric, plan.is_over, earlier)
+    trainable: Any = tune.with_parameters(_trainable, inputs=inputs, until=until)
     trainable.__name__ = f"{run.name}-trial"  # shown of its process on the dashboard
-    trainable = tune.with_resources(trainable, {"cpu": inputs.num_cpus, "gpu": inputs.num_gpus})
+    trainable = tune.with_resources(trainable, lambda config: _placement(sweep.asked, config["trial"]))
+    watch = _watch(plan, races, inputs.trials_folder, progress, ended, standing or Standing(run.name, plan))
     tuner = tune.Tuner(
         trainable,
-        param_space={"trial": tune.grid_search([trial.id for trial in todo])},
         tune_config=tune.TuneConfig(
-            reuse_actors=True, trial_name_creator=_name, trial_dirname_creator=_name, max_concurrent_trials=None
+            search_alg=_searcher(plan), scheduler=races, num_samples=-1, reuse_actors=True,
+            trial_name_creator=_name, trial_dirname_creator=_name,
         ),
         run_config=tune.RunConfig(
             name=run.name, storage_path=shown(folder), verbose=0,
             failure_config=tune.FailureConfig(max_failures=1),  # of its process: its own faults are results
-            callbacks=[_watch(todo, inputs.trials_folder, progress, ended, standing or Standing(run.name, todo, {}))],
+            callbacks=[watch],
         ),
     )  # fmt: skip
-    errors = {one.config["trial"]: one.error for one in tuner.fit() if one.config}
+    tuner.fit()
     fetch(inputs.trials_folder)
-    results = read_results(todo, inputs.trials_folder)
-    for trial in todo:
-        if trial.id not in results:
-            lines = str(errors.get(trial.id) or "its process died").strip().splitlines()
-            results[trial.id] = make_result(trial, {"error": lines[-1][:500]})
-    return results
+
+
+def _placement(asked: Callable[[str], tuple[int, float, float]], trial: Trial) -> Any:
+    """What a trial asks of Ray."""
+    from tuning.groups import bundles
+
+    _, cpus, gpus = asked(trial.finetune["mode"])
+    return bundles(trial.workers, cpus, gpus)
 
 
 def _name(trial: Any) -> str:
     """A trial's name and folder at Tune: our short id. Tune's own spells out every value: OSError: name too long."""
-    return trial.config["trial"]
+    return trial.config["trial"].id
 
 
-def _trainable(config: dict[str, Any], trials: Mapping[str, Trial], inputs: Inputs) -> None:
-    """What Tune runs in a trial's process."""
+def _trainable(config: dict[str, Any], inputs: Inputs, until: float | None) -> None:
+    """What Tune runs in a trial's process. Whatever is reported may be the trial's end: the process is then stopped in
+    the middle of the call."""
     import torch
     from ray import tune
 
-    trial = trials[config["trial"]]
-    torch.set_num_threads(max(1, int(inputs.num_cpus)))
-    features = inputs.features.get(trial.pooled) if trial.pooled else None
+    from tuning.races import WHOLE, share_of
+
+    trial: Trial = config["trial"]
+    _, cpus, gpus = inputs.config.sweep.asked(trial.finetune["mode"])
+    if until is not None and time.time() >= until:
+        tune.report({"epoch": 0, "share": 0, "score": None})
+    torch.set_num_threads(max(1, int(cpus)))
 
     def report(record: dict[str, Any]) -> None:
-        tune.report({"status": "running", **record})
+        share = share_of(record["epoch"], trial.finetune["epochs"])
+        tune.report({"epoch": record["epoch"], "share": share, "score": record["score"], "told": record})
 
-    parts = inputs.parts[trial.reading]
-    result = execute(trial, inputs.goal, parts, features, inputs.trials_folder, inputs.num_gpus, report)
-    tune.report({"status": result["status"], "epoch": trial.finetune["epochs"], "score": result["score"]})
+    result = execute(
+        trial, inputs.goal, inputs.parts[trial.reading], inputs.features.get(trial.pooled) if trial.pooled else None,
+        inputs.trials_folder, gpus, report, cpus=cpus,
+        subset=None if trial.train_size is None else inputs.subsets[trial.train_size], zero=inputs.config.zero,
+        checkpoint_seconds=inputs.config.sweep.checkpoint_seconds,
+    )  # fmt: skip
+    tune.report({"epoch": trial.finetune["epochs"], "share": WHOLE, "score": result["score"]})
+
+
+def _searcher(plan: Plan) -> Any:
+    """Tune's searcher over the plan, which is told of ends by _watch."""
+    from ray.tune.search import Searcher
+
+    class Planned(Searcher):
+        def __reduce__(self) -> tuple[Any, ...]:
+            return Searcher, ()  # Tune pickles it beside the results, to restore a sweep; ours is restored by the plan
+
+        def suggest(self, trial_id: str) -> Any:
+            turn = plan.next()
+            return {"trial": turn} if isinstance(turn, Trial) else None if turn is Turn.WAIT else Searcher.FINISHED
+
+        def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+            pass
+
+        def save_to_dir(self, checkpoint_dir: str, session_str: str) -> None:
+            pass
+
+        def save(self, checkpoint_path: str) -> None:
+            pass
+
+        def restore(self, checkpoint_path: str) -> None:
+            pass
+
+    return Planned()
 
 
 def _watch(
-    todo: Sequence[Trial], folder: Path, progress: Update, ended: Callable[[Result], None], standing: Standing
+    plan: Plan, races: Any, folder: Path, progress: Update, ended: Callable[[Result], None], standing: Standing
 ) -> Any:
-    """A Tune callback that turns reports into one line of progress: share of all trials, by epochs."""
+    """A Tune callback that tells the plan of ends and turns reports into one line of progress: the share of all trials,
+    by epochs."""
     from ray import tune
 
-    by_id = {trial.id: trial for trial in todo}
     shares: dict[str, float] = {}
+    told: dict[str, dict[int, dict[str, Any]]] = {}
 
-    def finish(trial: Trial) -> None:
-        shares[trial.id] = 1.0
+    def finish(trial: Trial, error: str = "its process died") -> None:
         fetch(folder / trial.id / "result.json")
         result = read_results([trial], folder).get(trial.id)
-        standing.end(trial.id, result)
+        if result is None and trial.id in races.cut:
+            plan.returned(trial.id)
+            standing.cut(trial.id)
+            return
+        if result is None and trial.id in races.stopped:
+            reports = told[trial.id]
+            result = stopped_result(trial, [reports[epoch] for epoch in sorted(reports)])
+            write_result(result, folder)
+        shares[trial.id] = 1.0
+        plan.ended(trial.id, result, error)
+        standing.end(trial.id)
         if result is not None:
             ended(result)
         show(trial, result["score"] if result else None)
 
     def show(trial: Trial, score: float | None) -> None:
         done = sum(share == 1.0 for share in shares.values())
+        total = max(plan.expected, 1)
         what = f"{trial.encoder} {trial.finetune['mode']} {trial.finetune['learning_rate']:g}"
         shown = "" if score is None else f" {trial.metric} {score:.3f}"
-        text = f"{done} of {len(todo)} trials; {what}{shown}"
-        progress(text, sum(shares.values()) / len(todo), **standing.facts())
+        progress(f"{done} of {total} trials; {what}{shown}", sum(shares.values()) / total, **standing.facts())
 
     class Watch(tune.Callback):
         def __reduce__(self) -> tuple[Any, ...]:
@@ -130,20 +197,23 @@ def _watch(
             return tune.Callback, ()
 
         def on_trial_start(self, iteration: int, trials: Any, trial: Any, **_: Any) -> None:
-            standing.begin(trial.config["trial"])
+            standing.begin(_name(trial))
 
         def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: dict[str, Any], **_: Any) -> None:
-            ours = by_id[trial.config["trial"]]
+            ours: Trial = trial.config["trial"]
             # 0.99: the last report comes before the end, which makes it whole.
-            shares[ours.id] = 0.99 * result.get("epoch", 0) / ours.finetune["epochs"]
-            if result.get("score") is not None:
+            shares[ours.id] = max(shares.get(ours.id, 0.0), 0.99 * result["share"] / 100)
+            if "told" in result:
+                told.setdefault(ours.id, {})[result["epoch"]] = result["told"]
+            if result["score"] is not None:
                 standing.score(ours.id, result["score"])
-            show(ours, result.get("score"))
+            show(ours, result["score"])
 
         def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **_: Any) -> None:
-            finish(by_id[trial.config["trial"]])
+            finish(trial.config["trial"])
 
         def on_trial_error(self, iteration: int, trials: Any, trial: Any, **_: Any) -> None:
-            finish(by_id[trial.config["trial"]])
+            lines = str(trial.get_error() or "its process died").strip().splitlines()
+            finish(trial.config["trial"], lines[-1][:500])
 
     return Watch()

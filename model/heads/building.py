@@ -5,6 +5,8 @@ of the kind, in fp32 on the CPU. A head that transformers has a class for is tha
 tasks come from.
 """
 
+import copy
+import functools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,16 +18,17 @@ from torch import nn
 from model.config import Head
 from model.encoder import check_folder, class_of, draw_weights, load_weights
 from model.families import family_of, setting
-from model.freezing import freeze, last_layers
+from model.freezing import count_parameters, freeze, last_layers
 from model.heads.contract import HeadModule
 from model.heads.crf import ConditionalRandomField
 from model.heads.embedding import Embedding
 from model.heads.labelled import Classification, MultiLabel, MultipleChoice, Regression
 from model.heads.losses import weigh_classes
-from model.heads.native import ON_TOKENS, SUFFIXES
-from model.heads.own import OwnModel, dense_layers
+from model.heads.native import ON_TOKENS, SUFFIXES, StandIn
+from model.heads.own import OwnModel, dense_layers, encoder_path
 from model.heads.tokens import Answering, Tagging
 from model.lora import add_lora
+from model.opening import INDEX
 from model.quiet import quiet_transformers
 
 MODULES: dict[str, type[HeadModule]] = {
@@ -61,25 +64,32 @@ def build_head(
     num_choices: int | None = None,
     target_mean: float | None = None,
     pickled: bool = False,
+    cached: bool = False,
 ) -> HeadModule:
     """The encoder of `folder` under a new head.
 
     New weights of the head are drawn from `seed`, so pretrained and random encoders, and all modes, start from equal
     heads; only a pooler that the folder's encoder has is kept. `label_counts`: training targets of each label, for
-    balanced class weights; `target_mean`: of the training numbers, where regression begins. Raises ValueError where
-    the folder is no encoder of a known family or lacks weights, labels do not fit the kind, the mode leaves nothing to
-    train, or `top_k` is more than the encoder has.
+    balanced class weights; `target_mean`: of the training numbers, where regression begins. `cached`: of mode frozen,
+    without the encoder, for batches of its outputs; weights, names and counts of the head are the same. Raises
+    ValueError where the folder is no encoder of a known family or lacks weights, labels do not fit the kind, the mode
+    leaves nothing to train, or `top_k` is more than the encoder has.
     """
     check_labels(head, labels)
     if head.kind == "multiple_choice" and not num_choices:
         raise ValueError("multiple_choice: num_choices, the number of choices of a unit, is not given")
-    config = check_folder(folder, pickled)
-    model, new = make_model(folder, config, head, labels, seed, pickled)
-    inside = f"{_encoder_path(model)}."
+    if cached and mode != "frozen":
+        raise ValueError(f"cached outputs are those of a frozen encoder, not of mode {mode}")
+    left_out = 0
+    if cached:
+        model, new, left_out = bare_model(folder, head, labels)
+    else:
+        model, new = make_model(folder, check_folder(folder, pickled), head, labels, seed, pickled)
+    inside = f"{encoder_path(model)}."
     for number, name in enumerate(head_names(model)):
         if not name.startswith(inside) or any(key.startswith(f"{name}.") for key in new):
             # A seed for each part: a pooler that is kept does not shift what comes after it. 256: no two trials share.
-            draw_weights(model.get_submodule(name), config, 256 * seed + number)
+            draw_weights(model.get_submodule(name), model.config, 256 * seed + number)
     if target_mean is not None:
         _begin_at(model, target_mean)
     module = wrap(model, head, labels, num_choices)
@@ -89,7 +99,8 @@ def build_head(
     train = head_names(model)
     if mode == "top_k":
         train += [inside + name for name in last_layers(module.encoder, top_k)]
-    module.parameter_counts = freeze(model, train, mode)
+    counts = freeze(model, train, mode)
+    module.parameter_counts = {**counts, "total": counts["total"] + left_out}
     module.train(model.training)
     return module
 
@@ -140,6 +151,27 @@ def make_model(
         return _own(encoder, head, outputs), tuple(f"encoder.{name}" for name in report.new)
 
 
+def bare_model(folder: Path | str, head: Head, labels: Sequence[str]) -> tuple[Any, tuple[str, ...], int]:
+    """What make_model gives, with a stand-in in the encoder's place; and the number of parameters left out with it.
+
+    A process reads a folder once for all heads of a shape: what comes of it is kept, and copied. Raises ValueError as
+    make_model does.
+    """
+    files = sorted([*Path(folder).glob("*.safetensors"), *(Path(folder) / name for name in ("config.json", INDEX))])
+    stamps = tuple((file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in files if file.exists())
+    model, new, left_out = _bare_model(str(folder), stamps, head.model_dump_json(), tuple(labels))
+    return copy.deepcopy(model), new, left_out
+
+
+@functools.lru_cache(maxsize=64)  # without its encoder a head has a MB or so
+def _bare_model(folder: str, stamps: Any, head: str, labels: tuple[str, ...]) -> tuple[Any, tuple[str, ...], int]:
+    model, new = make_model(folder, check_folder(folder), Head.model_validate_json(head), labels, 0, False)
+    whole = count_parameters(model)["total"]
+    inside = encoder_path(model)
+    setattr(model, inside, StandIn(model.get_submodule(inside)))
+    return model, new, whole - count_parameters(model)["total"]
+
+
 def _own(encoder: Any, head: Head, outputs: int) -> OwnModel:
     config, family = encoder.config, family_of(encoder.config)
     if family.pooler:
@@ -166,7 +198,7 @@ def wrap(model: Any, head: Head, labels: Sequence[str], num_choices: int | None)
 
 def head_names(model: Any) -> list[str]:
     """Submodules that are the head, by path: all but the encoder, and the encoder's own pooler."""
-    inside = _encoder_path(model)
+    inside = encoder_path(model)
     encoder = model.get_submodule(inside)
     pooler = family_of(encoder.config).pooler
     names = [f"{inside}.{pooler}"] if pooler and getattr(encoder, pooler, None) is not None else []
@@ -179,10 +211,6 @@ def _begin_at(model: Any, value: float) -> None:
     head = [layer for name in head_names(model) for layer in model.get_submodule(name).modules()]
     last = [layer for layer in head if isinstance(layer, nn.Linear) and layer.out_features == 1][-1]
     nn.init.constant_(last.bias, value)
-
-
-def _encoder_path(model: Any) -> str:
-    return "encoder" if isinstance(model, OwnModel) else model.base_model_prefix
 
 
 def _set_dropout(model: Any, share: float) -> None:

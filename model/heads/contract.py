@@ -23,9 +23,9 @@ IGNORED = -100  # a label that counts for nothing, as in transformers; of real n
 class HeadModule(nn.Module):
     """An encoder with a head for one task.
 
-    A batch has input_ids and attention_mask (B x G, T), where the family has them token_type_ids, and labels; a frozen
-    encoder's features (B, D) may stand for the tokens where `head.reads_features`. Filler units have the label -100
-    (NaN).
+    A batch has input_ids and attention_mask (B x G, T), where the family has them token_type_ids, and labels. Where the
+    encoder has a stand-in (`cached` in building.py), a frozen encoder's features stand for the tokens: (B x G, D), or
+    (B, T, D) with the attention_mask, as `head.reads_features` tells. Filler units have the label -100 (NaN).
     """
 
     group = 1
@@ -57,17 +57,13 @@ class HeadModule(nn.Module):
         rest_frozen(self.model)
         return self
 
-    def features(self, batch: Batch) -> Tensor:
-        """Pooled hidden states before the head, (B x G, D)."""
-        return self.body.features(batch)
-
     def logits(self, batch: Batch) -> Tensor:
         """What the head says in fp32: (B x G, C), or (B, T, C) of heads on tokens; from tokens or cached features, or
         what the batch already holds as "logits", so that loss and outputs cost one pass of the encoder."""
         if "logits" in batch:
             return batch["logits"]
         if "features" in batch:
-            return self.body.decide(batch["features"].to(self.encoder.dtype)).float()
+            batch = {**batch, "features": batch["features"].to(next(self.model.parameters()).dtype)}
         return self.body.logits(batch, self.group).float()
 
     def count_targets(self, batch: Batch) -> dict[str, int]:

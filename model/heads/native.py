@@ -1,13 +1,12 @@
 """Heads that are transformers' own classes: Bert/Roberta/...ForSequenceClassification and the like.
 
-In: such a model and a batch. Out: its logits, by its own forward. Cached features go through the same forward, with the
-encoder replaced by a stub that returns them: so no family's head is written down here once more. Knows torch and
+In: such a model and a batch. Out: its logits, by its own forward. Cached features go through the same forward, with a
+stand-in for the encoder that returns them: so no family's head is written down here once more. Knows torch and
 transformers only.
 
 Letters of shapes: R rows, T tokens, D width, C classes.
 """
 
-import copy
 from typing import Any, NamedTuple
 
 import torch
@@ -41,26 +40,13 @@ class Native(NamedTuple):
         """The encoder inside."""
         return self.model.base_model
 
-    def features(self, batch: Batch) -> Tensor:
-        """(R, D): the first token's hidden state, or the mean over tokens where the family's own head takes that."""
-        hidden = self.encoder(**encoder_inputs(self.model, batch)).last_hidden_state
-        name = family_of(self.model.config).pooling_setting
-        pooling = getattr(self.model.config, name) if name else "cls"
-        return pool(hidden, batch["attention_mask"], pooling)
-
-    def decide(self, features: Tensor) -> Tensor:
-        """Features (R, D) -> logits (R, C), as if they were the hidden states of a row of one token."""
-        hidden, family = features[:, None], family_of(self.model.config)
-        has_pooler = family.pooler is not None and getattr(self.encoder, family.pooler) is not None
-        pooled = family.pool(self.encoder, hidden) if has_pooler and family.pool else None
-        output: Any = BaseModelOutputWithPooling(last_hidden_state=hidden, pooler_output=pooled)  # pyright: ignore[reportArgumentType]
-        decider = copy.copy(self.model)  # shares every module but the encoder
-        decider._modules = {**self.model._modules, self.model.base_model_prefix: _Stub(output)}
-        mask = torch.ones(len(features), 1, dtype=torch.long, device=features.device)
-        return decider(input_ids=torch.zeros_like(mask), attention_mask=mask).logits
-
     def logits(self, batch: Batch, group: int) -> Tensor:
-        """(R, C), (R, T, C) of heads on tokens (C = 2 of answering: begin, end), (R / group, group) of choices."""
+        """(R, C), (R, T, C) of heads on tokens (C = 2 of answering: begin, end), (R / group, group) of choices.
+
+        Where the encoder has a stand-in, of features (R, D), as of rows of one token, or (R, T, D).
+        """
+        if "features" in batch:
+            batch = self.encoder.give(batch)
         inputs = encoder_inputs(self.model, batch)
         if type(self.model).__name__.endswith("ForMultipleChoice"):
             inputs = {name: value.unflatten(0, (-1, group)) for name, value in inputs.items()}
@@ -70,15 +56,32 @@ class Native(NamedTuple):
         return output.logits
 
 
-class _Stub(nn.Module):
-    """Stands for an encoder: gives the same output whatever it is given."""
+class StandIn(nn.Module):
+    """In an encoder's place: gives what that made of rows before. It keeps of the encoder its config, its pooler, which
+    belongs to the head, and what has no weights."""
 
-    def __init__(self, output: BaseModelOutputWithPooling) -> None:
+    def __init__(self, encoder: Any) -> None:
         super().__init__()
-        self.output = output
+        self.config = encoder.config
+        self._pooler = family_of(self.config).pooler
+        self._hidden: Tensor | None = None
+        for name, child in encoder.named_children():
+            if name == self._pooler or not list(child.parameters()):
+                self.add_module(name, child)
+
+    def give(self, batch: Batch) -> Batch:
+        """A batch of rows that have the features as their hidden states, (R, D) of their only token or (R, T, D)."""
+        features = batch["features"]
+        self._hidden = features[:, None] if features.ndim == 2 else features
+        ones = torch.ones(self._hidden.shape[:2], dtype=torch.long, device=features.device)
+        return {"input_ids": torch.zeros_like(ones), "attention_mask": batch.get("attention_mask", ones)}
 
     def forward(self, *_: Any, **__: Any) -> BaseModelOutputWithPooling:
-        return self.output
+        """Hidden states (R, T, D), and pooled (R, D) where the encoder has a pooler."""
+        hidden, pooled, family = self._hidden, None, family_of(self.config)
+        if hidden is not None and family.pool and getattr(self, self._pooler or "", None) is not None:
+            pooled = family.pool(self, hidden)
+        return BaseModelOutputWithPooling(last_hidden_state=hidden, pooler_output=pooled)  # pyright: ignore[reportArgumentType]
 
 
 def pool(hidden: Tensor, attention_mask: Tensor, pooling: str) -> Tensor:

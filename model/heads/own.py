@@ -35,18 +35,21 @@ class OwnModel(nn.Module):
         return self.encoder.config
 
     def features(self, batch: Batch) -> Tensor:
-        """Pooled hidden states (R, D), or all of them (R, T, D)."""
+        """Pooled hidden states (R, D), or all of them (R, T, D): those of the encoder, or those that the batch holds."""
+        if "features" in batch:
+            return batch["features"]
         hidden = self.encoder(**encoder_inputs(self.encoder, batch)).last_hidden_state
         return hidden if self.pooling is None else pool(hidden, batch["attention_mask"], self.pooling)
 
-    def decide(self, features: Tensor) -> Tensor:
-        """(R, D) -> (R, C), or (R, T, D) -> (R, T, C)."""
-        return self.head(features)
-
     def logits(self, batch: Batch, group: int) -> Tensor:
         """(R, C) or (R, T, C); (R / group, group) where a unit has several rows and each one number: choices."""
-        logits = self.decide(self.features(batch))
+        logits = self.head(self.features(batch))
         return logits.view(-1, group) if group > 1 and logits.shape[-1] == 1 else logits
+
+
+def encoder_path(model: Any) -> str:
+    """Name of the encoder inside a model of ours or of transformers."""
+    return "encoder" if isinstance(model, OwnModel) else model.base_model_prefix
 
 
 def dense_layers(width: int, outputs: int, layers: str | None, dropout: float) -> nn.Sequential:

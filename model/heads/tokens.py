@@ -71,7 +71,7 @@ def first_tokens(batch: Batch) -> Tensor:
 
 
 class Answering(HeadModule):
-    """First and last token of an answer: cross-entropy over the T tokens of each, halved and added as in transformers.
+    """First and last token of an answer: cross-entropy over the tokens of each, halved and added as in transformers.
 
     labels (B, 2); (0, 0) where the text holds no answer (BERT, arXiv:1810.04805 section 4.3); -100 for filler.
     """
@@ -81,8 +81,11 @@ class Answering(HeadModule):
         return {"answering": int((batch["labels"][:, 0] != IGNORED).sum())}
 
     def forward(self, batch: Batch) -> tuple[Sums, Sums]:
-        """Cross-entropy; units with both ends right are "correct"."""
+        """Cross-entropy over attended tokens; units with both ends right are "correct"."""
         logits, labels = self.logits(batch), batch["labels"]
+        # Padding answers nothing, and how much of it there is depends on the other rows of a batch. Not -inf: of a row
+        # that attends nothing the gradient would be NaN.
+        logits = logits.masked_fill(~batch["attention_mask"].bool()[:, :, None], torch.finfo(logits.dtype).min)
         loss = sum(cross_entropy(logits[:, :, end], labels[:, end]) for end in (0, 1)) / 2
         correct = (logits.argmax(1) == labels).all(-1) & (labels[:, 0] != IGNORED)
         return {"answering": torch.as_tensor(loss)}, {"correct": correct.sum()}

@@ -29,7 +29,7 @@ from model.encoder import write_random_encoder
 from model.export import export_objective
 from model.heads.building import build_head
 from model.objectives.catalogue import build_objective
-from orchestration.engine import PlainEngine
+from orchestration.plain_engine import PlainEngine
 from orchestration.schedule import learning_rate
 from orchestration.steps import evaluate, train_steps
 from tuning.config import Finetune

