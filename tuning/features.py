@@ -1,4 +1,4 @@
-"""Outputs of a frozen encoder, computed once: token ids -> hidden states, pooled or of all tokens, as files in the cache.
+"""Outputs of a frozen encoder, computed once: token ids -> hidden states, pooled or of all tokens, as cached files.
 
 A frozen encoder in evaluation mode is a fixed function, so every frozen trial (any learning rate, any seed) trains
 its head on the same vectors. Ray Data runs the encoder over the cluster, one long execution for all that is missing;

@@ -39,7 +39,7 @@ def find_encoders(config: Config) -> dict[str, Path]:
     """Folder of every encoder that the sweep names; for "random" the folder whose shape and tokenizer it takes.
 
     Raises UserError for a folder that is no encoder, or one with too few positions for finetune.length or layers for
-    finetune.top_k.
+    finetune.top_k; and where a mode leaves nothing to train.
     """
     export = folder_of(config) / "export"
     folders: dict[str, Path] = {}
@@ -68,7 +68,14 @@ def find_encoders(config: Config) -> dict[str, Path]:
                 'add "pretrained" (after cloze pretrain) or a folder'
             )
         folders["random"] = like
-    settings = [point.config.finetune for point in points(config)]
+    tried = points(config)
+    if any(one.config.finetune.mode == "frozen" and not one.config.head.has_weights for one in tried):
+        raise UserError(
+            f"finetune.mode=frozen: a head of kind {config.head.kind} without layers has nothing to train on a frozen "
+            f"encoder; give head.layers=linear (for frozen alone: sweep.space.head.layers="
+            f"'{{frozen: linear, full: null}}'), or leave frozen out of finetune.mode"
+        )
+    settings = [point.config.finetune for point in tried]
     longest = max(finetune.length for finetune in settings)
     for name, folder in folders.items():
         shape = check_folder(folder)

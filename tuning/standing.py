@@ -15,7 +15,7 @@ from tuning.search import Plan
 
 STATES = ("waiting", "running", "done", "stopped", "failed", "nan")
 SHOWN_ENTRIES = 10
-KEPT = ("encoder", "mode", "learning_rate", "epochs", "score_mean", "score_std", "seeds", "status")
+KEPT = ("train_size", "encoder", "mode", "learning_rate", "epochs", "score_mean", "score_ci95", "seeds", "status")
 
 
 class Standing:
