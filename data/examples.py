@@ -67,11 +67,12 @@ class Examples:
         """Examples with their places, at least one. Those of one kind have the same fields."""
         places, read = zip(*examples, strict=True)
         columns = {name: list(values) for name, values in zip(Example._fields, zip(*read, strict=True), strict=True)}
-        pairs, choices, words, *ids = (
+        pairs, choices, words, ids, groups = (
             None if columns[name][0] is None else columns[name]
             for name in ("pair", "choices", "words", "passage_id", "group")
         )
-        return cls(kind, columns["text"], pairs, choices, words, columns["target"], list(places), *ids, num_blank)
+        texts, targets = columns["text"], columns["target"]
+        return cls(kind, texts, pairs, choices, words, targets, list(places), ids, groups, num_blank)
 
     def take(self, numbers: Sequence[int]) -> "Examples":
         """Some of the examples, in the order given."""

@@ -223,7 +223,7 @@ def _place(
         places = rows
         if pooling == TOKENS:
             starts = np.cumsum(split.lengths) - split.lengths
-            places = np.concatenate([starts[row] + np.arange(split.lengths[row]) for row in rows])
+            places = np.concatenate([starts[row] + np.arange(int(split.lengths[row])) for row in rows])
         arrays[k, name, pooling][places], vectors = vectors[: len(places)], vectors[len(places) :]
 
 

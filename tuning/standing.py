@@ -21,8 +21,10 @@ KEPT = ("train_size", "encoder", "mode", "learning_rate", "epochs", "score_mean"
 class Standing:
     """Of a plan's trials, with the results that lay there before."""
 
-    def __init__(self, run: str, plan: Plan) -> None:
-        self.metrics = Metrics(run)
+    def __init__(self, title: str, plan: Plan) -> None:
+        self.title = title
+        """What the sweep is called on pages of others."""
+        self.metrics = Metrics(title)
         self._plan = plan
         self._running = set[str]()
         self._leaderboard: list[dict[str, Any]] = []
