@@ -5,7 +5,7 @@ Nothing is changed after loading; derived numbers are computed where they are us
 """
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
