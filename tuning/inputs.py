@@ -121,8 +121,8 @@ def _unshared(workers: int, gpus: float, head: Head) -> Iterator[str]:
     """Why workers cannot share a trial, in one line each."""
     if 0 < gpus < 1:
         yield (
-            f"sweep.gpus_per_trial={gpus:g}: {workers} workers that share a trial need a GPU each, NCCL takes no part of "
-            f"one; give a whole number or 0, or sweep.workers_per_trial=1"
+            f"sweep.gpus_per_trial={gpus:g}: {workers} workers that share a trial need a GPU each, NCCL takes no part "
+            f"of one; give a whole number or 0, or sweep.workers_per_trial=1"
         )
     if head.kind == "embedding" and head.loss == "in_batch":
         yield (
