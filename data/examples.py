@@ -101,6 +101,12 @@ class TaskData:
     """What the user should know and need not change, a line each."""
 
 
+def ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """The whole numbers of several ranges, one behind the other: starts (N,), counts (N,) -> (sum of counts,)."""
+    before = np.cumsum(counts) - counts
+    return np.repeat(starts - before, counts) + np.arange(counts.sum())
+
+
 @dataclass(frozen=True)
 class Encoded:
     """What a model reads: U units of `group` rows, each a whole example or one window of it.
@@ -191,8 +197,7 @@ class Encoded:
         numbers = np.asarray(numbers, np.int64)
         first = np.searchsorted(self.examples, numbers)
         counts = np.searchsorted(self.examples, numbers, "right") - first
-        before = np.cumsum(counts) - counts
-        units = np.repeat(first - before, counts) + np.arange(counts.sum())
+        units = ranges(first, counts)
         rows = self._rows(units)
         longest = int(self.lengths[rows].max(initial=1))
 

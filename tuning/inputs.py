@@ -33,6 +33,7 @@ from tuning.scores import RANKED, choose_metric
 from tuning.space import MODES, points
 
 Progress = Callable[[str, float | None], None]
+ASKED = ("workers_per_trial", "cpus_per_trial", "gpus_per_trial")
 
 
 def find_encoders(config: Config) -> dict[str, Path]:
@@ -98,7 +99,7 @@ def check_resources(config: Config, nodes: Sequence[Node]) -> None:
     A worker has its place on one node; the workers of a trial may spread over several.
     """
     sweep, faults = config.sweep, dict[str, None]()
-    for key in ("workers_per_trial", "cpus_per_trial", "gpus_per_trial"):
+    for key in ASKED:
         given = getattr(sweep, key)
         if isinstance(given, dict) and (unknown := [mode for mode in given if mode not in MODES]):
             allowed = ", ".join(MODES)
@@ -110,8 +111,24 @@ def check_resources(config: Config, nodes: Sequence[Node]) -> None:
         if mode == "frozen" and (head.kind is None or head.reads_features):  # trains on cached features
             workers = 1
         faults |= dict.fromkeys(_lacks(sweep, mode, workers, cpus, gpus, nodes))
+        if workers > 1:
+            faults |= dict.fromkeys(_unshared(workers, gpus, head))
     if faults:
         raise UserError("\n".join(faults))
+
+
+def _unshared(workers: int, gpus: float, head: Head) -> Iterator[str]:
+    """Why workers cannot share a trial, in one line each."""
+    if 0 < gpus < 1:
+        yield (
+            f"sweep.gpus_per_trial={gpus:g}: {workers} workers that share a trial need a GPU each, NCCL takes no part of "
+            f"one; give a whole number or 0, or sweep.workers_per_trial=1"
+        )
+    if head.kind == "embedding" and head.loss == "in_batch":
+        yield (
+            f"sweep.workers_per_trial={workers}: head.loss=in_batch compares the texts of a whole batch, which workers "
+            f"would share; give 1, or another loss"
+        )
 
 
 def _lacks(
@@ -119,12 +136,12 @@ def _lacks(
 ) -> Iterator[str]:
     """What hinders a trial of a mode, in one line; nothing where there is room for it."""
     remedy = "or, where the cluster starts nodes on demand, cluster.autoscales=true"
+    given = {key: getattr(sweep, key) for key in ASKED}
+    trial = f"a trial of mode {mode}" if any(isinstance(one, dict) for one in given.values()) else "a trial"
     largest = {"CPU": max((n.cpus for n in nodes), default=0.0), "GPU": max((n.gpus for n in nodes), default=0.0)}
     for key, name, wanted in (("cpus_per_trial", "CPU", cpus), ("gpus_per_trial", "GPU", gpus)):
         if wanted > largest[name]:
-            given = getattr(sweep, key)
-            trial = f"a trial of mode {mode}" if isinstance(given, dict) else "a trial"
-            shown = repr(given) if isinstance(given, dict) else f"{given:g}"
+            shown = f"{given[key]:g}" if isinstance(given[key], float) else repr(given[key])
             yield (
                 f"sweep.{key}={shown}: {trial} needs {wanted:g} {name}s, the largest node has {largest[name]:g}; give "
                 f"sweep.{key}<={largest[name]:g}, a larger node, {remedy}"
@@ -134,13 +151,13 @@ def _lacks(
     room = [_places(node, cpus, gpus) for node in nodes]
     if not any(room):
         have = ", ".join(dict.fromkeys(_amounts(node.cpus, node.gpus) for node in nodes))
-        yield f"sweep: a trial of mode {mode} needs {each} on one node, nodes have: {have}; ask for less, {remedy}"
+        yield f"sweep: {trial} needs {each} on one node, nodes have: {have}; ask for less, {remedy}"
     elif sum(room) < workers:
         needs = _amounts(workers * cpus, workers * gpus)
         has = _amounts(sum(node.cpus for node in nodes), sum(node.gpus for node in nodes))
         yield (
-            f"sweep.workers_per_trial={sweep.workers_per_trial!r}: a trial of mode {mode} needs {needs} ({workers} "
-            f"workers with {each} each), the cluster has {has}, room for {sum(room)} of them; give "
+            f"sweep.workers_per_trial={sweep.workers_per_trial!r}: {trial} needs {needs} ({workers} workers with "
+            f"{each} each), the cluster has {has}, room for {sum(room)} of them; give "
             f"sweep.workers_per_trial<={sum(room)}, more nodes, {remedy}"
         )
 

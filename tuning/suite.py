@@ -76,18 +76,11 @@ def suite(
     boards: dict[str, list[Entry]] = {}
     failed: dict[str, str] = {}
     for place, (name, own) in enumerate(tasks.items()):
-
-        def update(text: str, fraction: float | None = None, place: int = place, name: str = name, **facts: Any) -> None:
-            whole = None if fraction is None else (place + fraction) / len(tasks)
-            progress(f"{name}: {text}", whole, **facts)
-
-        def told(note: str, name: str = name) -> None:
-            tell(f"{name}: {note}")
-
         folder = run / name
         try:
             check_identity(folder, own, SWEEP_SECTIONS)
             with held(folder, own):
+                update, told = _within(progress, name, place, len(tasks)), _of(tell, name)
                 boards[name] = sweep(own, folder, update, tell=told, title=f"{run.name}-{name}")
         except Exception as error:  # any fault of one task is that task's line in the table
             logger.exception("task %s", name)
@@ -97,3 +90,16 @@ def suite(
         first = next(iter(failed))
         raise RuntimeError(f"no task came to anything; {first}: {failed[first]}")
     return boards
+
+
+def _within(progress: Update, name: str, place: int, total: int) -> Update:
+    """The progress of one of `total` tasks as that of the suite."""
+
+    def update(text: str, fraction: float | None = None, **facts: Any) -> None:
+        progress(f"{name}: {text}", None if fraction is None else (place + fraction) / total, **facts)
+
+    return update
+
+
+def _of(tell: Callable[[str], None], name: str) -> Callable[[str], None]:
+    return lambda note: tell(f"{name}: {note}")
