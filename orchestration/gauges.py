@@ -41,7 +41,7 @@ METRICS: dict[str, tuple[tuple[str, ...], str]] = {
     "cloze_restarts": ((), "restarts of the worker group after a failure"),
     "cloze_workers": ((), "workers that train now"),
     "cloze_skipped_steps": ((), "steps skipped since the last start: loss or gradient was no finite number"),
-    "cloze_trials": (("state",), "trials of a sweep: waiting, running, done, failed, nan"),
+    "cloze_trials": (("state",), "trials of a sweep: waiting, running, done, stopped, failed, nan"),
     "cloze_best_score": ((), "mean score of the leading point so far"),
     "cloze_trial_score": (("trial",), "score of a trial's last epoch"),
 }

@@ -44,7 +44,7 @@ def fetch_run(run: Path) -> None:
     """Bring what a report shows of a run and of the sweep or pretraining beside it, where they lie in a bucket."""
     for folder in {run, run.with_name(run.name.removesuffix("-sweep"))}:
         metrics.bring(folder / "metrics.jsonl")
-        for name in ("config.yaml", "summary.json", "leaderboard.json", "trials"):
+        for name in ("config.yaml", "summary.json", "leaderboard.json", "winner.json", "suite.json", "trials"):
             fetch(folder / name, delete=False)
 
 

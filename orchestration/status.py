@@ -184,9 +184,9 @@ def page(status: Status) -> list[str]:
             facts["last word"] = f"{duration(silent)} ago"
     lines = [status["run"], *(f"  {name:<10}{value}" for name, value in facts.items() if value)]
     if status.get("leaderboard"):
-        rows = [("best so far", "mode", "learning rate", "score", "seeds")]
+        rows = [("best so far", "mode", "learning rate", "score", "seeds", "examples")]
         rows += [
-            (e["encoder"], e["mode"], f"{e['learning_rate']:g}", _score(e), str(e["seeds"]))
+            (e["encoder"], e["mode"], f"{e['learning_rate']:g}", _score(e), str(e["seeds"]), _examples(e))
             for e in status["leaderboard"]
         ]
         lines += ["", *(f"  {line}" for line in _columns(rows))]
@@ -219,6 +219,13 @@ def _steps(status: Status) -> str:
 
 
 def _score(entry: dict[str, Any]) -> str:
+    """Mean over seeds with the half-width of its 95 % interval."""
     if entry["score_mean"] is None:
         return entry["status"]
-    return f"{entry['score_mean']:.3f}" + ("" if entry["score_std"] is None else f" ± {entry['score_std']:.3f}")
+    stopped = " (stopped)" if entry["status"] == "stopped" else ""
+    interval = "" if entry.get("score_ci95") is None else f" ± {entry['score_ci95']:.3f}"
+    return f"{entry['score_mean']:.3f}{interval}{stopped}"
+
+
+def _examples(entry: dict[str, Any]) -> str:
+    return "all" if entry.get("train_size") is None else f"{entry['train_size']:,}"

@@ -5,7 +5,6 @@ the path of the run's log. Rooms are imported by the verb that needs them: `show
 """
 
 import argparse
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -13,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from data.storage import place, publish, shown
+from data.storage import publish, shown
 from orchestration.budget import has_more, in_words, limit_of
 from orchestration.cluster import (
     address_of,
@@ -26,11 +25,10 @@ from orchestration.cluster import (
 )
 from orchestration.config import Config, to_yaml
 from orchestration.doctor import check_nodes
-from orchestration.identity import SWEEP_SECTIONS
 from orchestration.progress import Progress, Stage, log_path, run_log
 from orchestration.pulse import beating
 from orchestration.recipe import load_config
-from orchestration.run import check_identity, check_storage, fetch_run, folder_of, held, summary_of
+from orchestration.run import folder_of, held, summary_of
 from orchestration.switches import check_switches
 
 QUIET_SECONDS = 8  # a cluster that has CPUs free answers sooner, even where its first process must start
@@ -62,7 +60,7 @@ def pretrain(options: argparse.Namespace) -> int:
         print(f"{config.name} is finished: nothing to do. Another name=NAME makes a new run.{more}")
         print(_outcome(summary, run))
         return 0
-    _on_nodes(config, options.dry_run, partial(check_workers, config.scaling, autoscales=config.cluster.autoscales))
+    on_nodes(config, options.dry_run, partial(check_workers, config.scaling, autoscales=config.cluster.autoscales))
     if options.dry_run:
         from orchestration.plan import describe
 
@@ -87,7 +85,7 @@ def pretrain(options: argparse.Namespace) -> int:
         return 0
 
     goal = {"steps": config.pretrain.total_steps, "budget": limit.text if limit is not None else None}
-    return _in_run(config, run, work, **goal, workers=config.scaling.max_workers)
+    return in_run(config, run, work, **goal, workers=config.scaling.max_workers)
 
 
 def await_nodes(config: Config, progress: Progress) -> None:
@@ -101,7 +99,7 @@ def await_nodes(config: Config, progress: Progress) -> None:
     check_nodes(config)
 
 
-def _on_nodes(config: Config, dry_run: bool, check: Callable[[Any], None]) -> None:
+def on_nodes(config: Config, dry_run: bool, check: Callable[[Any], None]) -> None:
     """Check against the nodes there are. A cluster is joined for it only by a dry run: the real one joins anyway."""
     check_address(address_of(config.cluster))
     if address_of(config.cluster) is None:
@@ -131,110 +129,7 @@ def _outcome(summary: dict[str, Any], run: Path) -> str:
     return f"{held_out}\n{speed}{told}\nencoder {as_typed(run / 'export')}   log {as_typed(run / 'log')}"
 
 
-def sweep(options: argparse.Namespace) -> int:
-    """Run a sweep and print its leaderboard."""
-    config = load_config(options.recipe, options.overrides)
-    check_switches()
-    from tuning.inputs import check_resources, resolved
-    from tuning.leaderboard import verdict
-    from tuning.report import write_report
-    from tuning.space import points
-    from tuning.sweep import check
-    from tuning.sweep import sweep as run_sweep
-
-    check_storage(config)
-    run = folder_of(config, "-sweep")
-    check_identity(run, config, SWEEP_SECTIONS)
-    notes: list[str] = []
-    _on_nodes(config, options.dry_run, lambda nodes: notes.extend(check(config, nodes)))
-    known = resolved(config)
-    if options.dry_run:
-        counts = len(points(config)), len(config.sweep.encoders), config.sweep.seeds
-        print("{} points x {} encoders x {} seeds".format(*counts) + f" = {counts[0] * counts[1] * counts[2]} trials")
-        print(f"each asks for {config.sweep.cpus_per_trial:g} CPU, {config.sweep.gpus_per_trial:g} GPU")
-        print("\n".join(f"note: {note}" for note in notes), end="\n" * bool(notes))
-        return 0
-
-    def work(terminal: Any, progress: Progress) -> int:
-        with joined(config.cluster) as nodes:
-            check_resources(config, nodes)
-            await_nodes(config, progress)
-            told: list[str] = []
-            with progress.stage("sweep") as update:
-                entries = run_sweep(config, run, update, tell=told.append)
-            for note in told:
-                progress.say(Stage("task").line(f"note: {note}"))
-        report = write_report(run)
-        _print_leaderboard(entries, terminal.out)
-        if lost := [entry for entry in entries if entry["status"] == "failed"]:
-            print(
-                f"\n{len(lost)} of {len(entries)} points lack trials that failed, first: {lost[0]['error']}; the same "
-                f"command tries those again whose process died",
-                file=terminal.out,
-            )
-        text, beats = verdict(entries)
-        places = f"model {as_typed(run / 'best')}   report {as_typed(report)}   log {as_typed(terminal.log)}"
-        print(f"\n{text}\n{places}", file=terminal.out)
-        if config.sweep.must_beat_random and not beats:
-            return 1
-        print("\nnext:\n" + "\n".join(f"  {line}" for line in _next_commands(known, run)), file=terminal.out)
-        return 0
-
-    return _in_run(config, run, work)
-
-
-def _print_leaderboard(entries: list[dict[str, Any]], out: Any) -> None:
-    """The leaderboard as a table, best first."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in ("encoder", "mode", "learning rate", entries[0]["metric"], "test", "seconds", "trained"):
-        table.add_column(name, justify="left" if name in ("encoder", "mode") else "right")
-    for entry in entries:
-        score = entry["status"]
-        if entry["score_mean"] is not None:
-            spread = f" ± {entry['score_std']:.3f}" if entry["score_std"] is not None else ""
-            score = f"{entry['score_mean']:.3f}{spread}"
-        test = "" if entry["test_score"] is None else f"{entry['test_score']:.3f}"
-        table.add_row(
-            Text(entry["encoder"]), entry["mode"], f"{entry['learning_rate']:g}", score, test,
-            f"{entry['seconds']:.0f}", f"{entry['trained_parameters']:,}" if entry["trained_parameters"] else "",
-        )  # fmt: skip
-    Console(file=out, width=110).print(table)
-
-
-def _next_commands(config: "Config", run: Path) -> list[str]:
-    """Three commands worth trying next."""
-    folders = [Path(name) for name in config.sweep.encoders if name not in ("pretrained", "random")]
-    encoder = as_typed(folders[0] if folders else folder_of(config) / "export")
-    cloze = "cloze" if shutil.which("cloze") else ".venv/bin/cloze"
-    use = "embed" if config.head.kind == "embedding" else "predict"
-    is_table = use == "predict" and (
-        config.task.text_pair or config.task.choices or config.head.kind == "answering"
-    )
-    return [
-        f"{cloze} {use} {as_typed(run / 'best')} FILE{'.csv' if is_table else '.txt'}",
-        f"{cloze} pretrain name=mine corpus.sources=FOLDER",
-        f"{cloze} sweep name=mytask sweep.encoders={encoder} task.train=TRAIN.csv task.validation=DEV.csv",
-    ]
-
-
-def report(options: argparse.Namespace) -> int:
-    """Write report.html again."""
-    from tuning.report import write_report
-
-    run = Path(options.name)
-    run = run if run.is_dir() else place(options.storage) / run
-    fetch_run(run)
-    report = write_report(run)
-    publish(report)
-    print(as_typed(report))
-    return 0
-
-
-def _in_run(config: Config, run: Path, work: Callable[[Any, Progress], int], **facts: Any) -> int:
+def in_run(config: Config, run: Path, work: Callable[[Any, Progress], int], **facts: Any) -> int:
     """Hold the run's folder and do the work with its log open; `facts` are for `cloze status`."""
     with held(run, config), log_of(run) as terminal, beating(run, facts) as pulse:
         return work(terminal, Progress(terminal.err, pulse.watch))

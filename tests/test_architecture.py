@@ -16,7 +16,7 @@ ROOMS = ("data", "model", "orchestration", "tuning")
 LEAVES = ("data.config", "model.config", "tuning.config")
 ENTRANCES = tuple(
     f"orchestration.{name}"
-    for name in ("cli", "verbs", "row_verbs", "cluster_verbs", "job_verbs", "use_verbs", "__main__")
+    for name in ("cli", "verbs", "sweep_verbs", "row_verbs", "cluster_verbs", "job_verbs", "use_verbs", "__main__")
 )
 FILES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts): path
@@ -32,7 +32,7 @@ WITHOUT_RAY = (
     *(f"orchestration.{name}" for name in ("steps", "engine", "checkpoint", "run", "clock", "pulse", "status")),
     *(f"orchestration.{name}" for name in ("plain_engine", "optimizer", "universal", "gate", "bad_steps", "schedule")),
     *(f"orchestration.{name}" for name in ("fill", "inference", "output", "places", "terminal")),
-    *(f"tuning.{name}" for name in ("config", "space", "scores", "leaderboard", "charts", "report")),
+    *(f"tuning.{name}" for name in ("config", "space", "scores", "leaderboard", "charts", "report", "analysis")),
     *(name for name in FILES if name.startswith("model.")),
 )
 LONGEST_FILE_LINES = 300
@@ -120,7 +120,7 @@ def test_rooms_are_not_imported_whole():
         ("ray", r"(data|orchestration|tuning)\..*"),
         ("torch", r"(model|orchestration|tuning)\..*"),
         ("peft", r"model\..*"),
-        ("rich", r"orchestration\.(progress|(row_|cluster_|job_)?verbs)"),
+        ("rich", r"orchestration\.(progress|(sweep_|row_|cluster_|job_)?verbs)"),
         ("matplotlib", r"tuning\.drawing"),
         ("sklearn", r"tuning\.scores"),
         ("pydantic", r"(.*\.)?(config|recipe)"),

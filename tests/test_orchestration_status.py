@@ -116,17 +116,19 @@ def test_a_page_tells_all_that_is_known(tmp_path):
 
 
 def test_a_sweep_shows_its_trials_and_who_leads(tmp_path):
-    entry = {"encoder": "pretrained", "mode": "full", "learning_rate": 2e-3, "score_mean": 0.68, "score_std": 0.014,
-             "seeds": 2, "status": "done"}  # fmt: skip
-    failed = {**entry, "mode": "frozen", "score_mean": None, "score_std": None, "status": "failed"}
-    trials = {"waiting": 5, "running": 2, "done": 3, "failed": 0, "nan": 0}
+    entry = {"encoder": "pretrained", "mode": "full", "learning_rate": 2e-3, "score_mean": 0.68, "score_ci95": 0.126,
+             "seeds": 2, "train_size": 2000, "status": "done"}  # fmt: skip
+    failed = {**entry, "mode": "frozen", "score_mean": None, "score_ci95": None, "train_size": None, "status": "failed"}
+    stopped = {**entry, "seeds": 1, "score_ci95": None, "status": "stopped"}
+    trials = {"waiting": 5, "running": 2, "done": 3, "stopped": 1, "failed": 0, "nan": 0}
     run = write(tmp_path, "law-sweep", stage="sweep", step=None, loss=None, tokens_per_second=None, workers=None,
-                restarts=None, trials=trials, leaderboard=[entry, failed])  # fmt: skip
+                restarts=None, trials=trials, leaderboard=[entry, stopped, failed])  # fmt: skip
     lines = page(read_status(run))
-    assert "  trials    5 waiting, 2 running, 3 done" in lines
-    assert [line.split() for line in lines[-2:]] == [
-        ["pretrained", "full", "0.002", "0.680", "±", "0.014", "2"],
-        ["pretrained", "frozen", "0.002", "failed", "2"],
+    assert "  trials    5 waiting, 2 running, 3 done, 1 stopped" in lines
+    assert [line.split() for line in lines[-3:]] == [
+        ["pretrained", "full", "0.002", "0.680", "±", "0.126", "2", "2,000"],
+        ["pretrained", "full", "0.002", "0.680", "(stopped)", "1", "2,000"],
+        ["pretrained", "frozen", "0.002", "failed", "2", "all"],
     ]
 
 

@@ -1,7 +1,7 @@
 """Trials that several processes share: ranks of DeepSpeed ZeRO in the trial's own placement group.
 
 In: what a trial trains on, and its share of the cluster. Out: its outcome and weights, as one process would have them,
-and its reports as they come. The trial's own process asks for almost nothing: it waits for its ranks, and takes them
+and its reports as they come. The trial's own process asks for nothing: it waits for its ranks, and takes them
 away when it ends, however it ends; where it is killed itself, Ray does. Knows no points and writes no result.
 """
 
@@ -22,7 +22,6 @@ from data.storage import alone, fetch
 from orchestration.cause import cause_of, is_broken
 from orchestration.config import Zero
 
-DRIVER_CPUS = 0.01  # of the process that waits
 SETTLE_SECONDS = 5  # a rank that lost its peer says so before Ray knows that the peer is dead
 
 Work = tuple[Any, ...]  # arguments of tuning.finetune.train_trial, device and options aside
@@ -60,7 +59,7 @@ class RanksFailed(RuntimeError):
 def bundles(workers: int, cpus: float, gpus: float) -> PlacementGroupFactory:
     """What a trial asks of Ray: `cpus` and `gpus` for each worker, on as few nodes as hold them."""
     each = {"CPU": cpus, "GPU": gpus}
-    return PlacementGroupFactory([each] if workers == 1 else [{"CPU": DRIVER_CPUS}, *[each] * workers])
+    return PlacementGroupFactory([each] if workers == 1 else [{}, *[each] * workers])
 
 
 def train_group(

@@ -33,13 +33,14 @@ from tuning.scores import RANKED, choose_metric
 from tuning.space import MODES, points
 
 Progress = Callable[[str, float | None], None]
+ASKED = ("workers_per_trial", "cpus_per_trial", "gpus_per_trial")
 
 
 def find_encoders(config: Config) -> dict[str, Path]:
     """Folder of every encoder that the sweep names; for "random" the folder whose shape and tokenizer it takes.
 
     Raises UserError for a folder that is no encoder, or one with too few positions for finetune.length or layers for
-    finetune.top_k.
+    finetune.top_k; and where a mode leaves nothing to train.
     """
     export = folder_of(config) / "export"
     folders: dict[str, Path] = {}
@@ -68,7 +69,14 @@ def find_encoders(config: Config) -> dict[str, Path]:
                 'add "pretrained" (after cloze pretrain) or a folder'
             )
         folders["random"] = like
-    settings = [point.config.finetune for point in points(config)]
+    tried = points(config)
+    if any(one.config.finetune.mode == "frozen" and not one.config.head.has_weights for one in tried):
+        raise UserError(
+            f"finetune.mode=frozen: a head of kind {config.head.kind} without layers has nothing to train on a frozen "
+            f"encoder; give head.layers=linear (for frozen alone: sweep.space.head.layers="
+            f"'{{frozen: linear, full: null}}'), or leave frozen out of finetune.mode"
+        )
+    settings = [point.config.finetune for point in tried]
     longest = max(finetune.length for finetune in settings)
     for name, folder in folders.items():
         shape = check_folder(folder)
@@ -91,7 +99,7 @@ def check_resources(config: Config, nodes: Sequence[Node]) -> None:
     A worker has its place on one node; the workers of a trial may spread over several.
     """
     sweep, faults = config.sweep, dict[str, None]()
-    for key in ("workers_per_trial", "cpus_per_trial", "gpus_per_trial"):
+    for key in ASKED:
         given = getattr(sweep, key)
         if isinstance(given, dict) and (unknown := [mode for mode in given if mode not in MODES]):
             allowed = ", ".join(MODES)
@@ -128,12 +136,12 @@ def _lacks(
 ) -> Iterator[str]:
     """What hinders a trial of a mode, in one line; nothing where there is room for it."""
     remedy = "or, where the cluster starts nodes on demand, cluster.autoscales=true"
+    given = {key: getattr(sweep, key) for key in ASKED}
+    trial = f"a trial of mode {mode}" if any(isinstance(one, dict) for one in given.values()) else "a trial"
     largest = {"CPU": max((n.cpus for n in nodes), default=0.0), "GPU": max((n.gpus for n in nodes), default=0.0)}
     for key, name, wanted in (("cpus_per_trial", "CPU", cpus), ("gpus_per_trial", "GPU", gpus)):
         if wanted > largest[name]:
-            given = getattr(sweep, key)
-            trial = f"a trial of mode {mode}" if isinstance(given, dict) else "a trial"
-            shown = repr(given) if isinstance(given, dict) else f"{given:g}"
+            shown = f"{given[key]:g}" if isinstance(given[key], float) else repr(given[key])
             yield (
                 f"sweep.{key}={shown}: {trial} needs {wanted:g} {name}s, the largest node has {largest[name]:g}; give "
                 f"sweep.{key}<={largest[name]:g}, a larger node, {remedy}"
@@ -143,13 +151,13 @@ def _lacks(
     room = [_places(node, cpus, gpus) for node in nodes]
     if not any(room):
         have = ", ".join(dict.fromkeys(_amounts(node.cpus, node.gpus) for node in nodes))
-        yield f"sweep: a trial of mode {mode} needs {each} on one node, nodes have: {have}; ask for less, {remedy}"
+        yield f"sweep: {trial} needs {each} on one node, nodes have: {have}; ask for less, {remedy}"
     elif sum(room) < workers:
         needs = _amounts(workers * cpus, workers * gpus)
         has = _amounts(sum(node.cpus for node in nodes), sum(node.gpus for node in nodes))
         yield (
-            f"sweep.workers_per_trial={sweep.workers_per_trial!r}: a trial of mode {mode} needs {needs} ({workers} "
-            f"workers with {each} each), the cluster has {has}, room for {sum(room)} of them; give "
+            f"sweep.workers_per_trial={sweep.workers_per_trial!r}: {trial} needs {needs} ({workers} workers with "
+            f"{each} each), the cluster has {has}, room for {sum(room)} of them; give "
             f"sweep.workers_per_trial<={sum(room)}, more nodes, {remedy}"
         )
 

@@ -162,7 +162,7 @@ def _leaderboard(entries: Sequence[Entry]) -> list[str]:
     size = size_text(board[0]["train_size"]) if others else ""
     note = (
         "Means over seeds ± 95 % interval. Recommended is the cheapest of those that cannot be told apart from the "
-        "best: the interval of their differences on the same seeds holds 0, and of two seeds not both are behind."
+        f"best: the interval of their differences on the same seeds holds 0{_of_few_seeds(shown)}."
     )
     few = [*shown[:SHOWN_ENTRIES], *(entry for entry in rest if entry["status"] != "done" or entry["recommended"])]
     return [
@@ -175,6 +175,11 @@ def _leaderboard(entries: Sequence[Entry]) -> list[str]:
             for of in dict.fromkeys(entry["train_size"] for entry in others)
         ),
     ]
+
+
+def _of_few_seeds(entries: Sequence[Entry]) -> str:
+    most = max((entry["seeds"] for entry in entries), default=0)
+    return {1: " (one seed has none, so the best it is)", 2: ", and of two seeds not both are behind"}.get(most, "")
 
 
 def _entries(entries: Sequence[Entry], caption: str = "") -> str:

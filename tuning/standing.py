@@ -15,14 +15,16 @@ from tuning.search import Plan
 
 STATES = ("waiting", "running", "done", "stopped", "failed", "nan")
 SHOWN_ENTRIES = 10
-KEPT = ("encoder", "mode", "learning_rate", "epochs", "score_mean", "score_std", "seeds", "status")
+KEPT = ("train_size", "encoder", "mode", "learning_rate", "epochs", "score_mean", "score_ci95", "seeds", "status")
 
 
 class Standing:
     """Of a plan's trials, with the results that lay there before."""
 
-    def __init__(self, run: str, plan: Plan) -> None:
-        self.metrics = Metrics(run)
+    def __init__(self, title: str, plan: Plan) -> None:
+        self.title = title
+        """What the sweep is called on pages of others."""
+        self.metrics = Metrics(title)
         self._plan = plan
         self._running = set[str]()
         self._leaderboard: list[dict[str, Any]] = []

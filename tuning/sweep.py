@@ -63,11 +63,12 @@ def sweep(
     progress: Update,
     task: TaskData | None = None,
     tell: Callable[[str], None] = lambda note: None,
+    title: str | None = None,
 ) -> list[Entry]:
     """Run the sweep of `config` in `run` on the running Ray; returns the leaderboard, best first.
 
     `task`: examples already loaded; None: those that config.task names. `tell` gets what is to be said of them, and of
-    a budget that is used up.
+    a budget that is used up. `title`: what Ray's pages and Prometheus call it; None: as its folder is called.
 
     Raises UserError, before anything runs, for an encoder, a space, a task or resources that cannot be; RuntimeError
     where no trial finished, with the cause.
@@ -76,7 +77,7 @@ def sweep(
     run = run.absolute()  # not resolved: the mirror of a bucket is known by its path
     for name in ("trials", "leaderboard.json", "best"):
         fetch(run / name)
-    cache = run.parent / ".cache"
+    cache = cache_of(config).absolute()
     record = Record(run, config.sweep.budget)
     sources = {name: folder.absolute() for name, folder in find_encoders(config).items()}
     check_resources(config, nodes_of_ray())
@@ -100,13 +101,13 @@ def sweep(
         return read_results([trial], run / "trials").get(trial.id)
 
     plan = Search(config, list(encoders), numbers, goal.metric, reading.trial, earlier, record.told, record.seconds)
-    standing = Standing(run.name, plan)
+    standing = Standing(title or run.name, plan)
     if not plan.to_come and (entries := _finished(run, plan)):
         progress(f"finished before; {_outcome(plan, entries)}", 1.0, **standing.facts())
         return _told(config, plan, entries, tell)
 
     def inputs(trials: Sequence[Trial]) -> Inputs:
-        features = reading.features(trials, cache, progress, run.name)
+        features = reading.features(trials, cache, progress, standing.title)
         drawn = subsets(numbers, len(task.train), config.seed)
         return Inputs(goal, reading.parts, features, run / "trials", config, drawn)
 

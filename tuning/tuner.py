@@ -64,15 +64,16 @@ def run_trials(
 
     # A process that has ended a trial is kept for one that waits: as many wait as may end at once.
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(max(8, int(ray.cluster_resources().get("CPU", 0))))
+    standing = standing or Standing(run.name, plan)
     folder = run / "log" / "tune"
     remove(folder)
     sweep, metric = inputs.config.sweep, inputs.goal.metric
     earlier = [(plan.trials[name], result) for name, result in plan.results.items()]
     races = Races(sweep, inputs.config.seed, metric, plan.is_over, earlier)
     trainable: Any = tune.with_parameters(_trainable, inputs=inputs, until=until)
-    trainable.__name__ = f"{run.name}-trial"  # shown of its process on the dashboard
+    trainable.__name__ = f"{standing.title}-trial"  # shown of its process on the dashboard
     trainable = tune.with_resources(trainable, lambda config: _placement(sweep.asked, config["trial"]))
-    watch = _watch(plan, races, inputs.trials_folder, progress, ended, standing or Standing(run.name, plan))
+    watch = _watch(plan, races, inputs.trials_folder, progress, ended, standing)
     tuner = tune.Tuner(
         trainable,
         tune_config=tune.TuneConfig(
@@ -80,7 +81,7 @@ def run_trials(
             trial_name_creator=_name, trial_dirname_creator=_name,
         ),
         run_config=tune.RunConfig(
-            name=run.name, storage_path=shown(folder), verbose=0,
+            name=standing.title, storage_path=shown(folder), verbose=0,
             failure_config=tune.FailureConfig(max_failures=1),  # of its process: its own faults are results
             callbacks=[watch],
         ),

@@ -35,7 +35,7 @@ class OwnModel(nn.Module):
         return self.encoder.config
 
     def features(self, batch: Batch) -> Tensor:
-        """Pooled hidden states (R, D), or all of them (R, T, D): those of the encoder, or those that the batch holds."""
+        """Pooled hidden states (R, D), or all of them (R, T, D): of the encoder, or those that the batch holds."""
         if "features" in batch:
             return batch["features"]
         hidden = self.encoder(**encoder_inputs(self.encoder, batch)).last_hidden_state

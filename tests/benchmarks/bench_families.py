@@ -27,7 +27,7 @@ from data.tasks import load_task
 from model.config import Encoder, Head, Objective
 from model.encoder import write_random_encoder
 from model.export import export_objective
-from model.heads.building import build_head
+from model.heads.states import open_encoder, pooled_states
 from model.objectives.catalogue import build_objective
 from orchestration.plain_engine import PlainEngine
 from orchestration.schedule import learning_rate
@@ -81,18 +81,17 @@ def probe(folder: Path, task: Any, tokenizer: Path, pooling: Any) -> float:
     head = Head(pooling=pooling, layers="linear")
     goal = Goal(tuple(task.labels), "accuracy")
     settings = Finetune(mode="frozen", learning_rate=1e-2, epochs=30, length=64)
-    module = build_head(folder, head, task.labels, mode="frozen")
+    encoder = open_encoder(folder)
     parts = []
     for examples in (task.train, task.validation):
-        part = read_part(examples, task, goal, tokenizer, settings, head)
-        encoded = part.encoded
+        encoded = read_part(examples, task, goal, tokenizer, settings, head).encoded
         features = np.zeros((len(encoded), 128), np.float32)
         with torch.no_grad():
             for start in range(0, len(encoded), 128):
                 some = np.arange(start, min(start + 128, len(encoded)))
-                batch = {name: torch.from_numpy(array) for name, array in encoded.batch(some).items()}
-                features[some] = module.eval().features(batch).numpy()
-        parts.append(Part(examples, type(encoded)(**{**encoded.__dict__, "features": features})))
+                batch = {name: torch.from_numpy(array) for name, array in encoded.tokens(some).items()}
+                features[some] = pooled_states(encoder, batch, (pooling,))[pooling].numpy()
+        parts.append(Part(examples, encoded.with_features(features, on_tokens=False)))
     outcome, _ = run_trial(settings, head, folder, goal, parts[0].encoded, parts[1], 0, quiet)
     return outcome["score"]
 

@@ -1,0 +1,70 @@
+"""What trials ask of a cluster, against what it has: nothing waits for ever."""
+
+from typing import Any
+
+import pytest
+from test_tuning_sweep import configure
+
+from data.config import UserError
+from orchestration.cluster import Node
+from tuning.inputs import check_resources
+
+BOTH = {"finetune.mode": ["frozen", "full"]}
+
+
+def check(tmp_path, nodes: list[Node], space: dict[str, Any] | None = None, **asked: Any) -> None:
+    named = {f"sweep.{key}": value for key, value in asked.items() if key != "autoscales"}
+    changes = {"head.kind": "classification", "cluster.autoscales": asked.get("autoscales", False), **named}
+    check_resources(configure(tmp_path, space or BOTH, **{"sweep.cpus_per_trial": 1, **changes}), nodes)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "asked"),
+    [
+        ([Node(2, 0)], {"cpus_per_trial": 2}),
+        ([Node(4, 2)], {"gpus_per_trial": 0.5, "workers_per_trial": {"full": 4}}),
+        ([Node(0.3, 0)], {"cpus_per_trial": 0.1, "workers_per_trial": 3}),  # 0.3 / 0.1 is less than 3
+        ([Node(2, 1), Node(2, 1)], {"workers_per_trial": {"full": 2}, "gpus_per_trial": {"full": 1}}),
+        ([Node(1, 0)], {"workers_per_trial": {"frozen": 9}}),  # on cached features: one
+        ([Node(1, 0)], {"cpus_per_trial": {"lora": 9}}),  # no point of that mode
+        ([Node(1, 0)], {"cpus_per_trial": 9, "autoscales": True}),
+    ],
+)
+def test_what_fits_passes_also_where_a_group_spreads_over_nodes(tmp_path, nodes: list[Node], asked: dict) -> None:
+    check(tmp_path, nodes, **asked)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "asked", "words"),
+    [
+        ([Node(4, 0), Node(3, 0)], {"cpus_per_trial": 5}, ["sweep.cpus_per_trial=5", "needs 5 CPUs", "has 4", "<=4"]),
+        ([Node(4, 0)], {"gpus_per_trial": 0.5}, ["sweep.gpus_per_trial=0.5", "needs 0.5 GPUs", "has 0"]),
+        (
+            [Node(4, 0)], {"cpus_per_trial": {"full": 8}},
+            ["sweep.cpus_per_trial={'full': 8.0}", "of mode full needs 8 CPUs", "has 4"],
+        ),
+        (
+            [Node(8, 0), Node(1, 4)], {"cpus_per_trial": 2, "gpus_per_trial": 1},
+            ["2 CPUs and 1 GPU on one node", "nodes have: 8 CPUs, 1 CPU and 4 GPUs", "cluster.autoscales=true"],
+        ),
+        (
+            [Node(2, 0)], {"workers_per_trial": 8},
+            ["sweep.workers_per_trial=8: a trial needs 8 CPUs (8 workers with 1 CPU each)", "has 2 CPUs", "<=2"],
+        ),
+        (
+            [Node(8, 2)], {"workers_per_trial": {"full": 5}, "gpus_per_trial": 0.4},
+            ["needs 5 CPUs and 2 GPUs", "8 CPUs and 2 GPUs", "room for 4"],  # two on each GPU
+        ),
+        (
+            [Node(3, 0), Node(3, 0)], {"workers_per_trial": {"full": 3}, "cpus_per_trial": 2},
+            ["needs 6 CPUs", "has 6 CPUs", "room for 2"],  # no worker lies on two nodes
+        ),
+        ([Node(4, 0)], {"cpus_per_trial": {"fulll": 1}}, ["sweep.cpus_per_trial", "no such mode: fulll; allowed: f"]),
+    ],
+)  # fmt: skip
+def test_what_never_fits_is_refused_with_what_it_needs_and_what_there_is(
+    tmp_path, nodes: list[Node], asked: dict, words: list[str]
+) -> None:
+    with pytest.raises(UserError) as error:
+        check(tmp_path, nodes, **asked)
+    assert "\n" not in str(error.value) and all(word in str(error.value) for word in words)
