@@ -102,8 +102,7 @@ def check_resources(config: Config, nodes: Sequence[Node]) -> None:
     for key in ASKED:
         given = getattr(sweep, key)
         if isinstance(given, dict) and (unknown := [mode for mode in given if mode not in MODES]):
-            allowed = ", ".join(MODES)
-            faults[f"sweep.{key}={given!r}: no such mode: {', '.join(unknown)}; allowed: {allowed}"] = None
+            faults[f"sweep.{key}={given!r}: no such mode: {', '.join(unknown)}; allowed: {', '.join(MODES)}"] = None
     for point in [] if config.cluster.autoscales else points(config):
         mode = point.config.finetune.mode
         workers, cpus, gpus = sweep.asked(mode)
