@@ -67,11 +67,12 @@ class Examples:
         """Examples with their places, at least one. Those of one kind have the same fields."""
         places, read = zip(*examples, strict=True)
         columns = {name: list(values) for name, values in zip(Example._fields, zip(*read, strict=True), strict=True)}
-        pairs, choices, words, *ids = (
+        pairs, choices, words, ids, groups = (
             None if columns[name][0] is None else columns[name]
             for name in ("pair", "choices", "words", "passage_id", "group")
         )
-        return cls(kind, columns["text"], pairs, choices, words, columns["target"], list(places), *ids, num_blank)
+        texts, targets = columns["text"], columns["target"]
+        return cls(kind, texts, pairs, choices, words, targets, list(places), ids, groups, num_blank)
 
     def take(self, numbers: Sequence[int]) -> "Examples":
         """Some of the examples, in the order given."""
@@ -98,6 +99,12 @@ class TaskData:
     """Validation and test examples may have labels that are not in `labels`: they count as wrong."""
     notes: tuple[str, ...] = ()
     """What the user should know and need not change, a line each."""
+
+
+def ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """The whole numbers of several ranges, one behind the other: starts (N,), counts (N,) -> (sum of counts,)."""
+    before = np.cumsum(counts) - counts
+    return np.repeat(starts - before, counts) + np.arange(counts.sum())
 
 
 @dataclass(frozen=True)
@@ -190,8 +197,7 @@ class Encoded:
         numbers = np.asarray(numbers, np.int64)
         first = np.searchsorted(self.examples, numbers)
         counts = np.searchsorted(self.examples, numbers, "right") - first
-        before = np.cumsum(counts) - counts
-        units = np.repeat(first - before, counts) + np.arange(counts.sum())
+        units = ranges(first, counts)
         rows = self._rows(units)
         longest = int(self.lengths[rows].max(initial=1))
 

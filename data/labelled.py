@@ -88,7 +88,8 @@ def _read(
         return
     format = table_format(key, path, task, SENTENCE_SUFFIXES if kind == "tagging" else ())
     columns = columns_of(task, kind, loss)
-    fields = tuple(dict.fromkeys([*columns.values(), *([] if group is None else [group])]))
+    grouped = {} if group is None else {"group": group}
+    fields = tuple(dict.fromkeys((columns | grouped).values()))
     try:
         for record in read_records(path, format, fields, task.encoding):
             if isinstance(record, Bad):

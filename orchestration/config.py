@@ -5,7 +5,7 @@ Nothing is changed after loading; derived numbers are computed where they are us
 """
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
@@ -122,7 +122,7 @@ class Zero(Section):
 
 def _workers(value: object) -> object:
     """Refuse what is neither a number of workers nor the fewest and the most of them."""
-    numbers = value if isinstance(value, list | tuple) else (value, value)
+    numbers: Any = value if isinstance(value, list | tuple) else (value, value)
     if len(numbers) != 2 or not all(type(number) is int and number > 0 for number in numbers):
         raise PydanticCustomError("workers", "neither a number of workers from 1 on nor two, [FEWEST, MOST]")
     if numbers[0] > numbers[1]:

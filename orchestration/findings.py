@@ -138,7 +138,8 @@ def _gpus(survey: Survey) -> Iterator[Finding]:
 
 def asks_gpus(config: Config) -> bool:
     """Whether a run of this config would use GPUs at all."""
-    return config.scaling.gpus_per_worker > 0 or config.sweep.gpus_per_trial > 0
+    sweep = config.sweep.gpus_per_trial
+    return config.scaling.gpus_per_worker > 0 or any(sweep.values() if isinstance(sweep, dict) else (sweep,))
 
 
 def _needed_gpus(survey: Survey) -> Iterator[Finding]:

@@ -50,13 +50,15 @@ def following(pacer: Any, config: Config, update: Update) -> Iterator[None]:
 
 
 def _follow(pacer: Any, config: Config, update: Update, ended: threading.Event, asked: threading.Event) -> None:
-    """Ask the pacer until training has ended; tell it when the user wants to stop."""
+    """Ask the pacer until training has ended, and once more; tell it when the user wants to stop."""
     import ray
     from ray.exceptions import RayError
 
     facts, begun, warned, share = dict[str, Any](), time.monotonic(), 0, None
     limit, total = limit_of(config), config.pretrain.total_steps
-    while not ended.wait(POLL_SECONDS):
+    is_over = False
+    while not is_over:
+        is_over = ended.wait(POLL_SECONDS)
         try:
             news: Any = ray.get(pacer.news.remote(), timeout=5)
         except RayError as error:
@@ -69,7 +71,7 @@ def _follow(pacer: Any, config: Config, update: Update, ended: threading.Event, 
             facts["warning"] = warning
         warned = len(news["warnings"])
         line, missing = news["line"], news["lost"] or not news["line"]
-        if asked.is_set() and not line:
+        if asked.is_set() and not line and not is_over:
             _thread.interrupt_main()  # nothing is trained yet: nothing to save
         elif asked.is_set():
             pacer.stop.remote()
@@ -80,7 +82,9 @@ def _follow(pacer: Any, config: Config, update: Update, ended: threading.Event, 
         if "loss" in line:
             facts |= {key: line[key] for key in ("loss", "tokens_per_second")} | {"step": line["step"] + 1}
         elif line:
-            facts |= {key: line[key] for key in ("step", "eval_loss")}
+            facts["step"] = line["step"]
+        if news["eval_loss"] is not None:  # of a line that may be an older one than the newest
+            facts["eval_loss"] = news["eval_loss"]
         if asked.is_set() and line and not missing:
             text = f"stopping: the workers save (once more Ctrl-C: at once)  {step_text(config, line['step'])}"
         counts = {"restarts": news["restarts"], **({"workers": news["workers"]} if news["workers"] else {})}

@@ -42,6 +42,7 @@ class Pacer(Agreement):
         self._workers = 0
         self._step = 0
         self._latest: dict[str, Any] = {}
+        self._eval_loss: float | None = None
         self._failure: str | None = None
         self._stopping = False
         self._moving = False
@@ -99,6 +100,7 @@ class Pacer(Agreement):
         """Rank 0 begins `step`; `record` is what the driver shows. Returns what it is asked for."""
         self._step = step
         self._latest = record
+        self._eval_loss = record.get("eval_loss", self._eval_loss)
         self._lost = self._trouble = None
         self._moved.set()
         return Wish(self._stopping, self._moving)
@@ -157,12 +159,13 @@ class Pacer(Agreement):
         self._trouble = self._trouble or what
 
     async def news(self) -> dict[str, Any]:
-        """What the driver shows: the newest record of rank 0, the workers, what became of the last group, what is to
-        be logged.
+        """What the driver shows: the newest record of rank 0 and held-out loss, the workers, what became of the last
+        group, what is to be logged.
         """
         log, self._log = self._log, []
         return {
             "line": self._latest,
+            "eval_loss": self._eval_loss,
             "restarts": self._restarts,
             "workers": self._workers,
             "lost": self._lost,

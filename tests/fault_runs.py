@@ -64,12 +64,12 @@ class Nodes:
         """The newest node's processes end by SIGKILL, as of a machine that is taken away."""
         self.cluster.remove_node(self.others.pop(), allow_graceful=False)
 
-    def workers(self) -> list[psutil.Process]:
-        """The training workers, the head's first."""
+    def workers(self, title: str = "RayTrainWorker") -> list[psutil.Process]:
+        """The training workers, or what else Ray calls so, the head's first. Their parents are their nodes' raylets."""
         found = []
         for node in self.cluster.list_all_nodes():
             raylet = psutil.Process(node.all_processes["raylet"][0].process.pid)
-            found += [child for child in raylet.children() if "RayTrainWorker" in " ".join(child.cmdline())]
+            found += [child for child in raylet.children() if title in " ".join(child.cmdline())]
         return found
 
 

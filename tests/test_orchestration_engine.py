@@ -197,8 +197,9 @@ def test_each_stage_shards_what_it_promises(seen):
 
 
 def test_bf16_trains_at_every_stage_and_resumes(tmp_path, monkeypatch):
-    """20 steps with losses near fp32's, norms reported, a saved state that goes on exactly; no compiler there."""
+    """20 steps with losses near fp32's, norms reported, a saved state that goes on exactly; no compiler, no CUDA."""
     monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.delenv("CUDA_HOME", raising=False)
     engine = PlainEngine(objective())
     steps = ((s, batches(s, 0, 1, ROWS, 1)) for s in range(BF16_STEPS))
     plain = list(train_steps(engine, steps, lambda step: 1e-2 / (1 + step)))

@@ -53,7 +53,7 @@ def test_a_suite_is_a_table_of_tasks_by_encoders_and_a_sentence_for_each(tmp_pat
     write_suite(make_rows(boards, {"trec": "task.train=t.csv: no such file\x1b[2J"}), tmp_path)
     lines = printed(print_suite, tmp_path, boards)
     assert lines[0].split() == ["task", "metric", "pretrained", "random", "test"]
-    assert " ".join(lines[1].split()) == "sst2 accuracy 0.850 ± 0.635 full 1e-3 0.500 ± 0.000 full 1e-3"
+    assert " ".join(lines[1].split()) == "sst2 accuracy 0.850 ± 0.635 (full 1e-3) 0.500 ± 0.000 (full 1e-3)"
     assert "sst2: full at 1e-3: accuracy 0.850 ± 0.635." in lines
     assert "trec: failed: task.train=t.csv: no such file\\u001b[2J" in lines
 

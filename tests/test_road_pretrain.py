@@ -102,6 +102,8 @@ def test_a_run_leaves_what_it_promises(undisturbed, home):
     assert yaml.safe_load((undisturbed / "config.yaml").read_text())["pretrain"]["steps"] == STEPS
     kept = sorted(path.name for path in (undisturbed / "checkpoints").iterdir())
     assert kept == ["step-00000100", "step-00000120"]
+    best = Path(home / summary["best_checkpoint"]["path"])
+    assert best.parent == undisturbed / "checkpoints" and best.name in kept and (best / "manifest.json").exists()
     assert not (undisturbed / "lease.json").exists()
     status = json.loads((undisturbed / "status.json").read_text())
     assert (status["state"], status["step"], status["steps"], status["restarts"]) == ("finished", STEPS, STEPS, 0)
@@ -217,6 +219,13 @@ def test_one_worker_at_stage_3_is_the_same_training(undisturbed, home, cloze_mod
     assert done.returncode == 0, done.stderr
     assert dumped(home / "dump-e") == dumped(home / "dump-a")
     assert losses(home / "runs" / "e") == pytest.approx(losses(undisturbed), abs=1e-4)
+    ours, theirs = (
+        [json.loads(line) for line in (home / "runs" / name / "metrics.jsonl").read_text().splitlines()]
+        for name in "ea"
+    )
+    rates = [[line["learning_rate"] for line in lines if "loss" in line] for lines in (ours, theirs)]
+    assert rates[0] == rates[1]
+    assert ours[-1]["eval_loss"] == pytest.approx(theirs[-1]["eval_loss"], abs=1e-4)
     from transformers import AutoModelForMaskedLM
 
     one, other = (AutoModelForMaskedLM.from_pretrained(home / "runs" / name / "export") for name in "ae")
@@ -231,6 +240,8 @@ def test_quiet(undisturbed, home, cloze_module):
     assert {line.split()[0] for line in done.stderr.splitlines()} == {"corpus", "pretrain"}
     assert len(done.stdout.splitlines()) == 3
     assert (home / "runs" / "f" / "log" / "driver.log").exists()
+    summary = json.loads((home / "runs" / "f" / "summary.json").read_text())
+    assert (summary["steps"], summary["checkpoints_saved"]) == (4, 1) and summary["loss"] > 0, "none before the end"
 
 
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.soak), signal.SIGTERM])

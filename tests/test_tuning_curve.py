@@ -47,11 +47,11 @@ def test_the_table_has_a_line_for_each_size_and_the_best_rate_of_each_mode() -> 
     lost = results("frozen", ["nan"] * 3, rate=1.0, size=100, asked=True)
     head, lines = grid(make_entries(curve() + worse + lost))
     assert head == ["examples", "full", "frozen"] and [line[0] for line in lines] == ["100", "300", "1,000", "4,000"]
-    assert lines[0] == ["100", "0.410 ± 0.025  1e-3", "0.610 ± 0.025  1e-3"]
+    assert lines[0] == ["100", "0.410 ± 0.025 (1e-3)", "0.610 ± 0.025 (1e-3)"]
     assert lines[3][1].startswith("0.910")
     head, lines = grid(make_entries(curve() + control))
     assert head == ["examples", "pretrained full", "pretrained frozen", "random full"]
-    assert [line[3] for line in lines] == ["–", "–", "–", "0.333 ± 0.143  1e-3"]
+    assert [line[3] for line in lines] == ["–", "–", "–", "0.333 ± 0.143 (1e-3)"]
     assert "random" not in sentence(make_entries(curve() + control))
 
 

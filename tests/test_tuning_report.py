@@ -60,7 +60,7 @@ FOUND = {
     "confusion": {"labels": ["no", "yes"], "counts": [[17, 3], [1, 19]]},
     "per_label": [{"label": "yes", "precision": 0.8636, "recall": 0.95, "f1": 0.9048, "support": 20}],
     "hardest": [
-        {"place": "dev.csv:7", "text": "<b>well</b> & good", "pair": None, "target": "no", "prediction": "yes",
+        {"place": "/data/dev.csv:7", "text": "<b>well</b> & good", "pair": None, "target": "no", "prediction": "yes",
          "probability": 0.987},
     ],
 }  # fmt: skip
@@ -126,7 +126,7 @@ def test_sweep_page_has_table_charts_errors_pretraining_and_config(tmp_path):
                   "worker-seconds of all seeds", "recommended", "predicted"):  # fmt: skip
         assert label in page.text, label
     assert ["yes", "0.864", "0.950", "0.905", "20"] in rows
-    assert ["<b>well</b> & good", "no", "yes", "0.987"] in rows
+    assert ["dev.csv:7", "<b>well</b> & good", "no", "yes", "0.987"] in rows
     assert "4 (10.0%)" in page.text and "Configname: demo" in page.text
 
 
@@ -198,7 +198,7 @@ def test_learning_curves_have_a_chart_a_table_and_a_sentence(tmp_path):
     assert "With 100 examples frozen is better than full by 0.200; with 900 examples full is better" in page.text
     head = page.text[page.text.index("With 100") :]
     assert head.index("training examples") > 0
-    assert ["100", "0.203 ± 0.014  3e-4", "–", "0.403 ± 0.014  1e-2"] in page.rows
+    assert ["100", "0.203 ± 0.014 (3e-4)", "–", "0.403 ± 0.014 (1e-2)"] in page.rows
     assert "On 900 examples" in page.text and "On 100 examples" in page.text
 
 
@@ -222,12 +222,10 @@ def test_a_suites_page_links_to_its_tasks_pages(tmp_path):
         "sst2/report.html", "a <task>/report.html"
     }  # fmt: skip
     rows = [row for row in page.rows if row]
-    assert rows[0] == ["sst2", "accuracy", "0.630 ± 0.025  full 3e-4", "0.483 ± 0.014  full 3e-4", "0.600"]
+    assert rows[0] == ["sst2", "accuracy", "0.630 ± 0.025 (full 3e-4)", "0.483 ± 0.014 (full 3e-4)", "0.600"]
     assert ["lost", "failed: task.train=x.csv: no such file"] in rows
     assert page.text.count("full at 3e-4: accuracy 0.630 ± 0.025, better than frozen") == 2
     assert "0.630 ± 0.025" in read_page(run / "sst2").text
-    (run / "suite.json").unlink()  # killed before the table was written
-    assert [row[0] for row in read_page(run).rows if row][:2] == ["a <task>", "sst2"]
 
 
 def test_pretraining_page(tmp_path):

@@ -41,8 +41,8 @@ def test_the_table_shows_tasks_by_encoders() -> None:
     head, lines = grid(make_rows(boards(), {"snips": "task.train=none.csv: no such file"}))
     assert head == ["task", "metric", "minilm", "demo", "test"]
     assert lines == [
-        ["sst2", "accuracy", "0.910 ± 0.025  full 1e-3", "0.710 ± 0.025  full 1e-3", "0.905"],
-        ["trec", "macro_f1", "0.917 ± 0.014  frozen 1e-2", "nan", "0.930"],
+        ["sst2", "accuracy", "0.910 ± 0.025 (full 1e-3)", "0.710 ± 0.025 (full 1e-3)", "0.905"],
+        ["trec", "macro_f1", "0.917 ± 0.014 (frozen 1e-2)", "nan", "0.930"],
         ["snips", "–", "failed", "failed", ""],
         ["mean", "", "–", "–", ""],
     ]

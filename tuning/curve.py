@@ -48,7 +48,7 @@ def grid(entries: Sequence[Entry]) -> Grid:
 def _cell(entry: Entry | None) -> str:
     if entry is None:
         return "–"
-    return f"{with_interval(entry['score_mean'], entry['score_ci95'])}  {short(entry['learning_rate'])}"
+    return f"{with_interval(entry['score_mean'], entry['score_ci95'])} ({short(entry['learning_rate'])})"
 
 
 def sentence(entries: Sequence[Entry]) -> str:

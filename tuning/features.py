@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from data.budget import budgeted
-from data.examples import Encoded
+from data.examples import Encoded, ranges
 from data.storage import fetch, fetch_once, publish
 from model.encoder import check_folder
 from model.families import setting
@@ -222,8 +222,7 @@ def _place(
     for pooling in request.poolings:
         places = rows
         if pooling == TOKENS:
-            starts = np.cumsum(split.lengths) - split.lengths
-            places = np.concatenate([starts[row] + np.arange(split.lengths[row]) for row in rows])
+            places = ranges((np.cumsum(split.lengths) - split.lengths)[rows], split.lengths[rows])
         arrays[k, name, pooling][places], vectors = vectors[: len(places)], vectors[len(places) :]
 
 

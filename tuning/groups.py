@@ -18,6 +18,7 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.tune import PlacementGroupFactory
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from data.storage import alone, fetch
 from orchestration.cause import cause_of, is_broken
 from orchestration.config import Zero
 
@@ -173,6 +174,9 @@ class Rank:
 
         number, ranks = self._number, self._share.workers
         work, saves, last_epoch = payload
+        saves[0].mkdir(parents=True, exist_ok=True)
+        with alone(Path(work[2])):  # the encoder's folder, which may lie in a bucket
+            fetch(Path(work[2]))
         torch.set_num_threads(max(1, int(self._share.cpus)))
         # DeepSpeed reads them; an actor sees its own GPUs alone, the first of which is its device.
         os.environ.update(RANK=str(number), WORLD_SIZE=str(ranks), LOCAL_RANK="0", MASTER_ADDR=address[0])

@@ -82,7 +82,7 @@ class Halfway:
             return None, None
         try:
             state = torch.load(path, map_location="cpu", weights_only=True)
-            is_whole = state.pop("digest") == _digest(state)
+            is_whole = state.pop("digest") == digest_of(state)
         except Exception as error:  # of many types, by where the damage is; all are told
             return None, f"{name} cannot be read ({type(error).__name__})"
         if not is_whole:
@@ -94,7 +94,7 @@ class Halfway:
         path = self._folder / name
         part = path.with_name(f"{name}.part")
         try:
-            torch.save({**state, "digest": _digest(state)}, part)
+            torch.save({**state, "digest": digest_of(state)}, part)
             os.replace(part, path)
             publish(path)
         except (OSError, RuntimeError) as error:  # torch's writer in C++ raises the latter
@@ -110,7 +110,7 @@ def clear(folder: Path) -> None:
             remove(folder / name)
 
 
-def _digest(value: Any) -> str:
+def digest_of(value: Any) -> str:
     """Hash of nested mappings and lists of tensors and plain values: torch.load does not look at its checksums."""
     digest = hashlib.sha256()
 

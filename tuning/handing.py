@@ -86,8 +86,8 @@ def export(
     _load(module, winner, run / "trials" / winner.id / WEIGHTS)
     predictions = predicted(module.to(device), goal, validation, device)
     found = analyse(head.kind, goal.labels, validation.examples, predictions)
-    about = {"trial": winner.id, "encoder": winner.encoder, "mode": settings.mode, **found}
-    write_text(run / "winner.json", json.dumps(about, indent=1, allow_nan=False) + "\n")
+    about = {"trial": winner.id, "encoder": winner.encoder, "mode": settings.mode, "retrained": weights != winner.id}
+    write_text(run / "winner.json", json.dumps(about | found, indent=1, allow_nan=False) + "\n")
     _load(module, winner, run / "trials" / weights / WEIGHTS)
     scored = None
     if test is not None:

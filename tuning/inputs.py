@@ -111,8 +111,24 @@ def check_resources(config: Config, nodes: Sequence[Node]) -> None:
         if mode == "frozen" and (head.kind is None or head.reads_features):  # trains on cached features
             workers = 1
         faults |= dict.fromkeys(_lacks(sweep, mode, workers, cpus, gpus, nodes))
+        if workers > 1:
+            faults |= dict.fromkeys(_unshared(workers, gpus, head))
     if faults:
         raise UserError("\n".join(faults))
+
+
+def _unshared(workers: int, gpus: float, head: Head) -> Iterator[str]:
+    """Why workers cannot share a trial, in one line each."""
+    if 0 < gpus < 1:
+        yield (
+            f"sweep.gpus_per_trial={gpus:g}: {workers} workers that share a trial need a GPU each, NCCL takes no part "
+            f"of one; give a whole number or 0, or sweep.workers_per_trial=1"
+        )
+    if head.kind == "embedding" and head.loss == "in_batch":
+        yield (
+            f"sweep.workers_per_trial={workers}: head.loss=in_batch compares the texts of a whole batch, which workers "
+            f"would share; give 1, or another loss"
+        )
 
 
 def _lacks(

@@ -79,7 +79,7 @@ def grid(rows: Sequence[Row]) -> Grid:
 def _cell(row: Row | None) -> str:
     if row is None or row["score_mean"] is None:
         return "–" if row is None else row["status"]
-    return f"{with_interval(row['score_mean'], row['score_ci95'])}  {row['mode']} {short(row['learning_rate'])}"
+    return f"{with_interval(row['score_mean'], row['score_ci95'])} ({row['mode']} {short(row['learning_rate'])})"
 
 
 def _mean(rows: Sequence[Row | None]) -> str:

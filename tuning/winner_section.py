@@ -4,6 +4,7 @@ In: what tuning/analysis.py found. Out: parts for tuning/page.py. Knows no files
 """
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from tuning import winner_charts
@@ -47,17 +48,16 @@ def _errors(errors: Sequence[Mapping[str, Any]]) -> str:
     """The hardest errors, with the second text where there is one."""
     has_pair = any(one["pair"] is not None for one in errors)
     has_probability = any(one["probability"] is not None for one in errors)
-    columns = {"text": "long"} | ({"second text": "long"} if has_pair else {})
+    columns = {"where": "long", "text": "long"} | ({"second text": "long"} if has_pair else {})
     columns |= {"right": "long", "predicted": "long"} | ({"probability": "n"} if has_probability else {})
-    lines = [
-        [
-            one["text"], *([one["pair"] or ""] if has_pair else []), _shown(one["target"]), _shown(one["prediction"]),
-            *([f"{one['probability']:.3f}" if one["probability"] is not None else "–"] if has_probability else []),
-        ]
-        for one in errors
-    ]  # fmt: skip
+    lines: list[list[str]] = []
+    for one in errors:
+        pair = [one["pair"] or ""] if has_pair else []
+        sure = ["–" if one["probability"] is None else f"{one['probability']:.3f}"] if has_probability else []
+        sides = _shown(one["target"]), _shown(one["prediction"])
+        lines.append([Path(one["place"]).name, one["text"], *pair, *sides, *sure])
     title = heading("The hardest errors") if lines else ""
-    note = "Validation examples that are wrong, the surest first: mistakes of the model, and sometimes of the labels."
+    note = "Validation examples that are wrong, the hardest first: mistakes of the model, and sometimes of the labels."
     return title + (paragraph(note, "note") if lines else "") + table(columns, lines)
 
 

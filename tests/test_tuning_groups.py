@@ -1,0 +1,144 @@
+"""Trials that several workers share, in Ray: what they ask for, lost ranks, ranks that end with their trial."""
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_tuning_engines import write_still_encoder
+from test_tuning_sweep import quiet
+from test_tuning_trials import make_trial, run_here
+from tiny_encoder import GOAL, LABELS, make_task, read
+
+from orchestration.recipe import build_config
+from tuning.finetune import Goal
+from tuning.groups import DRIVER_CPUS, bundles
+from tuning.search import Plan
+from tuning.trials import Trial, read_results
+from tuning.tuner import Inputs, run_trials
+
+pytestmark = pytest.mark.timeout(600)
+ASKED = {"sweep.workers_per_trial": 2, "sweep.cpus_per_trial": 0.5, "sweep.gpus_per_trial": 1, "zero.stage": 2}
+
+
+class Unlucky(Goal):
+    """A goal that ends the process of rank 1 when it comes there, as often as the file in `columns` says."""
+
+    def __reduce__(self) -> Any:
+        return come, (self.columns[0],)
+
+
+def come(file: str) -> Goal:
+    import ray
+
+    worker: Any = ray._private.worker.global_worker
+    actor = worker.actors.get(worker.actor_id)
+    if type(actor).__name__ == "Rank" and actor._number == 1:
+        left = int(Path(file).read_text())
+        Path(file).write_text(str(left - 1))
+        if left > 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+    return Unlucky(LABELS, "accuracy", columns=(file,))
+
+
+def test_a_trial_asks_for_a_place_for_each_worker() -> None:
+    assert bundles(1, 1.5, 0).bundles == [{"CPU": 1.5}]
+    assert bundles(1, 1, 0.25).bundles == [{"CPU": 1.0, "GPU": 0.25}]
+    assert bundles(3, 0.5, 1).bundles == [{"CPU": DRIVER_CPUS}, *[{"CPU": 0.5, "GPU": 1.0}] * 3]
+
+
+def inputs_of(encoder: Path, trial: Trial, trials: Path, goal: Goal = GOAL, **more: Any) -> Inputs:
+    task = make_task()
+    parts = {split: read(getattr(task, split), encoder) for split in ("train", "validation")}
+    return Inputs(goal, {trial.reading: parts}, {}, trials, build_config({"name": "x"}, {**ASKED, **more}))
+
+
+def ranks_alive() -> int:
+    """How many ranks live in this Ray."""
+    import ray
+
+    actors = ray._private.state.actors().values()
+    return sum(one["State"] == "ALIVE" and one["ActorClassName"] == "Rank" for one in actors)
+
+
+def wait_for_none() -> None:
+    deadline = time.monotonic() + 30
+    while ranks_alive() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert ranks_alive() == 0
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory) -> Path:
+    return write_still_encoder(tmp_path_factory.mktemp("encoder"))
+
+
+def test_two_workers_give_the_scores_of_one_process_and_end_with_their_trial(ray_4_cpus, encoder, tmp_path) -> None:
+    trial, trials = make_trial(encoder, "p", 0, workers=2), tmp_path / "trials"
+    plan, seen = Plan([trial]), []
+
+    def progress(text: str, fraction: float | None = None, **facts: object) -> None:
+        seen.append(ranks_alive())
+
+    run_trials(plan, inputs_of(encoder, trial, trials), tmp_path, progress, lambda _: None)
+    result = plan.results[trial.id]
+    assert result["status"] == "done" and max(seen) == 2
+    wait_for_none()
+    expected = run_here(make_trial(encoder, "p", 0), tmp_path / "alone")
+    for ours, theirs in zip(result["epochs"], expected["epochs"], strict=True):
+        assert ours == pytest.approx(theirs, abs=1e-4)
+    assert result["score"] == pytest.approx(expected["score"], abs=1e-4)
+    assert (result["workers"], result["train_size"], result["encoder_rows"]) == (2, 120, 3 * 180)
+    assert result["worker_seconds"] == pytest.approx(2 * result["seconds"])
+    assert {file.name for file in (trials / trial.id).iterdir()} == {"result.json", "weights.safetensors"}
+
+
+def test_a_rank_that_dies_is_named_and_its_trial_is_tried_once_more(ray_4_cpus, encoder, tmp_path) -> None:
+    trial, trials, file = make_trial(encoder, "p", 0, workers=2), tmp_path / "trials", tmp_path / "deaths"
+    unlucky = inputs_of(encoder, trial, trials, Unlucky(LABELS, "accuracy", columns=(str(file),)))
+    for deaths, status in ((1, "done"), (9, "failed")):
+        file.write_text(str(deaths))
+        plan = Plan([trial])
+        run_trials(plan, unlucky, tmp_path, quiet, lambda _: None)
+        assert plan.results[trial.id]["status"] == status
+        wait_for_none()
+        if status == "done":
+            assert int(file.read_text()) == -1 and read_results([trial], trials)
+            (trials / trial.id / "result.json").unlink()
+    assert int(file.read_text()) == 7  # once, and once more
+    assert "rank 1: its process was killed" in plan.results[trial.id]["error"]
+    assert read_results([trial], trials) == {}  # the same command tries it again
+
+
+def test_an_error_on_one_rank_is_the_trials_result_and_ends_the_others(ray_4_cpus, encoder, tmp_path) -> None:
+    trial, trials = make_trial(encoder, "p", 0, workers=2), tmp_path / "trials"
+    plan = Plan([trial])
+    run_trials(plan, inputs_of(encoder, trial, trials, Goal(("one",), "accuracy")), tmp_path, quiet, lambda _: None)
+    assert plan.results[trial.id]["status"] == "failed"
+    assert "rank 0: " in plan.results[trial.id]["error"] and "2 labels or more" in plan.results[trial.id]["error"]
+    assert read_results([trial], trials)[trial.id]["status"] == "failed"
+    wait_for_none()
+
+
+def test_ranks_end_where_tune_stops_their_trial(ray_4_cpus, encoder, tmp_path) -> None:
+    """As a race does, at an evaluation; the ranks work on meanwhile."""
+
+    class Over(Plan):
+        def is_over(self) -> bool:
+            return True
+
+        def returned(self, name: str) -> None:
+            self.running.discard(name)
+            cut.append(name)
+
+    cut = []
+    trial, trials = make_trial(encoder, "p", 0, workers=2, finetune={"epochs": 500}), tmp_path / "trials"
+    plan = Over([trial])
+    inputs = inputs_of(encoder, trial, trials, **{"sweep.checkpoint_seconds": 0})
+    run_trials(plan, inputs, tmp_path, quiet, lambda _: None)
+    assert plan.results == {} and cut == [trial.id]
+    wait_for_none()
+    names = {file.name.partition("-e")[0] for file in (trials / trial.id).iterdir()}
+    assert {"state.pt", "state-r1"} <= names  # the next run goes on from here
