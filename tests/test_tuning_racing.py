@@ -74,7 +74,7 @@ def test_hours_cut_a_trial_at_its_next_report_and_it_goes_on_from_there(ray_4_cp
     encoder, task, trials = write_encoder(tmp_path / "encoder"), make_task(), tmp_path / "trials"
     parts = {split: read(getattr(task, split), encoder) for split in ("train", "validation")}
     space = {"finetune.learning_rate": [1e-3], "finetune.epochs": 10}
-    values = {"sweep.seeds": 1, "sweep.checkpoint_seconds": 0}
+    values = {"sweep.seeds": 1, "sweep.checkpoint_seconds": 0, "head.kind": "classification"}
 
     def made(*arguments: Any) -> Trial:
         return Trial(**{**vars(make(*arguments)), "folder": str(encoder)})
@@ -86,8 +86,8 @@ def test_hours_cut_a_trial_at_its_next_report_and_it_goes_on_from_there(ray_4_cp
 
     cut, inputs = search(lambda: 3600.0 * bool(list(trials.glob("*/state.pt"))), **{"sweep.budget.hours": 1})
     run_trials(cut, inputs, tmp_path / "run", quiet, lambda _: None)
-    (trial,) = cut.waiting
     assert not cut.results and not cut.is_complete
+    (trial,) = cut.waiting
     assert (trials / trial.id / "state.pt").is_file() and not (trials / trial.id / "result.json").exists()
 
     rest, inputs = search(lambda: 0.0)
@@ -100,7 +100,7 @@ def test_hours_cut_a_trial_at_its_next_report_and_it_goes_on_from_there(ray_4_cp
 
 def test_hours_in_which_no_trial_ends_are_said(ray_4_cpus, tmp_path) -> None:
     write_encoder(tmp_path / "tiny" / "export")
-    config = configure(tmp_path, {"finetune.epochs": 1}, **{"sweep.budget.hours": 1e-9})
+    config = configure(tmp_path, {"finetune.epochs": 1}, **ONE_AT_A_TIME, **{"sweep.budget.hours": 1e-9})
     with pytest.raises(UserError, match=r"^sweep.budget.hours=1e-09: no trial ended within it; give more, the same"):
         sweep(config, tmp_path / "tiny-sweep", quiet, make_task())
     assert plan(config).to_come > 0 and not list((tmp_path / "tiny-sweep").glob("trials/*"))

@@ -148,7 +148,7 @@ def test_points_race_on_their_first_seed_and_survivors_get_the_others() -> None:
     assert {trial.values["finetune.learning_rate"] for trial in started[3:]} == {1e-4, 1e-3}
     assert search.is_complete and search.expected == 7 and search.num_whole == 3
     again = plan(configure(GRID, scheduler="asha", seeds=3, seed=1), earlier=results_of(search))
-    assert run(again) == [] and again.is_complete
+    assert run(again) == [] and again.is_complete and again.results == search.results
 
 
 def test_what_optuna_is_told_of_points() -> None:

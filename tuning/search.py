@@ -193,8 +193,8 @@ class Search(Plan):
 
     def _extend(self, line: _Line, place: int, course: _Course) -> None:
         """Give a point the seeds that it should have by now."""
-        seeds = self._sweep.seeds if self._is_raced(course) and self._is_fit(course) else 1
-        for seed in range(self._seed + len(course.due), self._seed + seeds):
+        while len(course.due) < (self._sweep.seeds if self._is_raced(course) and self._is_fit(course) else 1):
+            seed = self._seed + len(course.due)
             trial = self._make(line.encoder, line.size, course.point, seed)
             course.due.append(trial)
             if (result := self._earlier(trial)) is not None:

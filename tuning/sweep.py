@@ -124,10 +124,18 @@ def sweep(
 
     constant = baseline(goal.metric, task.kind, task.train.targets or [], task.validation.targets or [])
     entries = make_entries({**result, "majority_baseline": constant} for result in plan.results.values())
+    if not entries:
+        raise UserError(
+            f"sweep.budget.hours={config.sweep.budget.hours:g}: no trial ended within it; give more, the same command "
+            f"goes on"
+        )
     best = winner(entries)
     write_leaderboard(entries, run)
     if best is None:
-        raise _fruitless(config, run, entries)
+        first = entries[0]
+        raise RuntimeError(
+            f"no trial finished ({first['status']}): {first['error']}; delete {shown(run / 'trials')} to run them again"
+        )
 
     trial = plan.trials[best_trial(best)]
 
@@ -153,19 +161,6 @@ def _finished(run: Path, plan: Search) -> list[Entry] | None:
         return None
     same = {trial for entry in entries for trial in entry["trials"]} == plan.results.keys()
     return entries if same else None
-
-
-def _fruitless(config: Config, run: Path, entries: Sequence[Entry]) -> Exception:
-    """What to raise where there is no winner."""
-    if not entries:
-        return UserError(
-            f"sweep.budget.hours={config.sweep.budget.hours:g}: no trial ended within it; give more, the same command "
-            f"goes on"
-        )
-    first = entries[0]
-    return RuntimeError(
-        f"no trial finished ({first['status']}): {first['error']}; delete {shown(run / 'trials')} to run them again"
-    )
 
 
 def _told(config: Config, plan: Search, entries: list[Entry], tell: Callable[[str], None]) -> list[Entry]:
