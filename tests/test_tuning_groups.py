@@ -15,7 +15,7 @@ from tiny_encoder import GOAL, LABELS, make_task, read
 
 from orchestration.recipe import build_config
 from tuning.finetune import Goal
-from tuning.groups import DRIVER_CPUS, bundles
+from tuning.groups import bundles
 from tuning.search import Plan
 from tuning.trials import Trial, read_results
 from tuning.tuner import Inputs, run_trials
@@ -32,9 +32,9 @@ class Unlucky(Goal):
 
 
 def come(file: str) -> Goal:
-    import ray
+    from ray._private.worker import global_worker
 
-    worker: Any = ray._private.worker.global_worker
+    worker: Any = global_worker
     actor = worker.actors.get(worker.actor_id)
     if type(actor).__name__ == "Rank" and actor._number == 1:
         left = int(Path(file).read_text())
@@ -47,7 +47,7 @@ def come(file: str) -> Goal:
 def test_a_trial_asks_for_a_place_for_each_worker() -> None:
     assert bundles(1, 1.5, 0).bundles == [{"CPU": 1.5}]
     assert bundles(1, 1, 0.25).bundles == [{"CPU": 1.0, "GPU": 0.25}]
-    assert bundles(3, 0.5, 1).bundles == [{"CPU": DRIVER_CPUS}, *[{"CPU": 0.5, "GPU": 1.0}] * 3]
+    assert bundles(3, 0.5, 1).bundles == [{"CPU": 0.5, "GPU": 1.0}] * 3  # who waits for them asks for nothing
 
 
 def inputs_of(encoder: Path, trial: Trial, trials: Path, goal: Goal = GOAL, **more: Any) -> Inputs:
@@ -58,9 +58,9 @@ def inputs_of(encoder: Path, trial: Trial, trials: Path, goal: Goal = GOAL, **mo
 
 def ranks_alive() -> int:
     """How many ranks live in this Ray."""
-    import ray
+    from ray._private.state import actors as known
 
-    actors = ray._private.state.actors().values()
+    actors: Any = known().values()
     return sum(one["State"] == "ALIVE" and one["ActorClassName"] == "Rank" for one in actors)
 
 
@@ -139,7 +139,7 @@ def test_ranks_end_where_tune_stops_their_trial(ray_4_cpus, encoder, tmp_path) -
     cut = []
     trial, trials = make_trial(encoder, "p", 0, workers=2, finetune={"epochs": 500}), tmp_path / "trials"
     plan = Over([trial])
-    inputs = inputs_of(encoder, trial, trials, **{"sweep.checkpoint_seconds": 0})
+    inputs = inputs_of(encoder, trial, trials, GOAL, **{"sweep.checkpoint_seconds": 0})
     run_trials(plan, inputs, tmp_path, quiet, lambda _: None)
     assert plan.results == {} and cut == [trial.id]
     wait_for_none()

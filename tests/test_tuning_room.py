@@ -7,7 +7,7 @@ from test_tuning_sweep import configure
 
 from data.config import UserError
 from orchestration.cluster import Node
-from tuning.inputs import check_resources
+from tuning.room import check_resources
 
 BOTH = {"finetune.mode": ["frozen", "full"]}
 
@@ -22,7 +22,7 @@ def check(tmp_path, nodes: list[Node], space: dict[str, Any] | None = None, **as
     ("nodes", "asked"),
     [
         ([Node(2, 0)], {"cpus_per_trial": 2}),
-        ([Node(4, 2)], {"gpus_per_trial": 0.5, "workers_per_trial": {"full": 4}}),
+        ([Node(4, 2)], {"gpus_per_trial": {"full": 1, "frozen": 0.5}, "workers_per_trial": {"full": 2}}),
         ([Node(0.3, 0)], {"cpus_per_trial": 0.1, "workers_per_trial": 3}),  # 0.3 / 0.1 is less than 3
         ([Node(2, 1), Node(2, 1)], {"workers_per_trial": {"full": 2}, "gpus_per_trial": {"full": 1}}),
         ([Node(1, 0)], {"workers_per_trial": {"frozen": 9}}),  # on cached features: one
@@ -52,8 +52,16 @@ def test_what_fits_passes_also_where_a_group_spreads_over_nodes(tmp_path, nodes:
             ["sweep.workers_per_trial=8: a trial needs 8 CPUs (8 workers with 1 CPU each)", "has 2 CPUs", "<=2"],
         ),
         (
-            [Node(8, 2)], {"workers_per_trial": {"full": 5}, "gpus_per_trial": 0.4},
-            ["needs 5 CPUs and 2 GPUs", "8 CPUs and 2 GPUs", "room for 4"],  # two on each GPU
+            [Node(8, 2)], {"workers_per_trial": {"full": 5}, "gpus_per_trial": 1},
+            ["needs 5 CPUs and 5 GPUs", "8 CPUs and 2 GPUs", "room for 2"],
+        ),
+        (
+            [Node(8, 2)], {"workers_per_trial": 2, "gpus_per_trial": 0.5},
+            ["sweep.gpus_per_trial=0.5: 2 workers that share a trial need a GPU each", "a whole number or 0"],
+        ),
+        (
+            [Node(8, 2)], {"workers_per_trial": 2, "gpus_per_trial": 0.5, "autoscales": True},
+            ["sweep.gpus_per_trial=0.5"],
         ),
         (
             [Node(3, 0), Node(3, 0)], {"workers_per_trial": {"full": 3}, "cpus_per_trial": 2},
@@ -68,3 +76,10 @@ def test_what_never_fits_is_refused_with_what_it_needs_and_what_there_is(
     with pytest.raises(UserError) as error:
         check(tmp_path, nodes, **asked)
     assert "\n" not in str(error.value) and all(word in str(error.value) for word in words)
+
+
+def test_negatives_of_a_whole_batch_are_not_shared_by_workers(tmp_path) -> None:
+    changes = {"head.kind": "embedding", "head.loss": "in_batch", "sweep.workers_per_trial": 2}
+    with pytest.raises(UserError, match="sweep.workers_per_trial=2: head.loss=in_batch compares the texts of a whole"):
+        check_resources(configure(tmp_path, {"finetune.mode": "full"}, **changes), [Node(8, 0)])
+    check_resources(configure(tmp_path, {"finetune.mode": "full"}, **changes | {"head.loss": "cosine"}), [Node(8, 0)])
