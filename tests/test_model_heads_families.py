@@ -146,6 +146,11 @@ def test_every_head_says_the_same_of_cached_features_and_of_the_frozen_encoder_i
 def test_only_a_frozen_head_does_without_its_encoder(folders) -> None:
     with pytest.raises(ValueError, match="not of mode full"):
         build_head(folders["bert"], Head(), LABELS, cached=True)
+    for head in (Head(), Head(pooling="mean")):
+        module = build_head(folders["bert"], head, LABELS, mode="frozen", cached=True)
+        module.logits({"features": torch.ones(UNITS, 16)})
+        with pytest.raises(ValueError, match="reads features"):
+            module.logits(make_batch("classification"))
     assert Head(kind="embedding").reads_features is Head(kind="embedding", loss="cosine").reads_features is None
     with pytest.raises(ValueError, match="nothing to train"):
         build_head(folders["bert"], Head(kind="embedding"), [], mode="frozen")

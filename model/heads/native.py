@@ -77,9 +77,15 @@ class StandIn(nn.Module):
         return {"input_ids": torch.zeros_like(ones), "attention_mask": batch.get("attention_mask", ones)}
 
     def forward(self, *_: Any, **__: Any) -> BaseModelOutputWithPooling:
-        """Hidden states (R, T, D), and pooled (R, D) where the encoder has a pooler."""
-        hidden, pooled, family = self._hidden, None, family_of(self.config)
-        if hidden is not None and family.pool and getattr(self, self._pooler or "", None) is not None:
+        """What was given: hidden states (R, T, D), and pooled (R, D) where the encoder has a pooler.
+
+        Raises ValueError where nothing was: each is given out once.
+        """
+        hidden, self._hidden = self._hidden, None
+        if hidden is None:
+            raise ValueError("a head without its encoder reads features: the batch has none")
+        family, pooled = family_of(self.config), None
+        if family.pool and self._pooler and getattr(self, self._pooler, None) is not None:
             pooled = family.pool(self, hidden)
         return BaseModelOutputWithPooling(last_hidden_state=hidden, pooler_output=pooled)  # pyright: ignore[reportArgumentType]
 

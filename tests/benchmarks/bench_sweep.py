@@ -115,7 +115,8 @@ def run_alone(folder: Path, encoder: Path, size: Size, rates: dict[str, list[flo
                 "epochs": size.epochs if mode == "frozen" else 2,
             }  # fmt: skip
             words = [sys.executable, __file__, "trial", str(folder), str(encoder), json.dumps(settings), str(seed)]
-            running[subprocess.Popen(words, stdout=subprocess.PIPE, text=True)] = (mode, rate, seed)
+            process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+            running[process] = (mode, rate, seed)
         for process in [one for one in running if one.poll() is not None]:
             if process.returncode:
                 raise RuntimeError(f"a peer ended with {process.returncode}")
