@@ -31,8 +31,9 @@ def sweep(options: argparse.Namespace) -> int:
     """Run a sweep and print its leaderboard."""
     config = load_config(options.recipe, options.overrides)
     check_switches()
-    from tuning.inputs import check_resources, resolved
+    from tuning.inputs import resolved
     from tuning.report import write_report
+    from tuning.resources import check_resources
     from tuning.suite import configs, suite
     from tuning.sweep import sweep as run_sweep
 

@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from data import tasks
@@ -23,17 +23,15 @@ from model.encoder import check_folder
 from model.families import family_of, longest_row
 from model.freezing import layers_a_group
 from model.opening import check_weights
-from orchestration.cluster import Node
 from orchestration.config import Config
 from orchestration.recipe import build_config
 from orchestration.run import folder_of
-from tuning.config import Finetune, Sweep
+from tuning.config import Finetune
 from tuning.finetune import Goal, Part, counted
 from tuning.scores import RANKED, choose_metric
-from tuning.space import MODES, points
+from tuning.space import points
 
 Progress = Callable[[str, float | None], None]
-ASKED = ("workers_per_trial", "cpus_per_trial", "gpus_per_trial")
 
 
 def find_encoders(config: Config) -> dict[str, Path]:
@@ -91,96 +89,6 @@ def find_encoders(config: Config) -> dict[str, Path]:
             except ValueError as error:
                 raise UserError(f"sweep.encoders={name}: finetune.{error}") from None
     return {name: folders[name] for name in dict.fromkeys(config.sweep.encoders)}
-
-
-def check_resources(config: Config, nodes: Sequence[Node]) -> None:
-    """Raise UserError, one line per fault, where the nodes could never hold one trial: Ray would wait for ever.
-
-    A worker has its place on one node; the workers of a trial may spread over several.
-    """
-    sweep, faults = config.sweep, dict[str, None]()
-    for key in ASKED:
-        given = getattr(sweep, key)
-        if isinstance(given, dict) and (unknown := [mode for mode in given if mode not in MODES]):
-            allowed = ", ".join(MODES)
-            faults[f"sweep.{key}={given!r}: no such mode: {', '.join(unknown)}; allowed: {allowed}"] = None
-    for point in [] if config.cluster.autoscales else points(config):
-        mode = point.config.finetune.mode
-        workers, cpus, gpus = sweep.asked(mode)
-        head = point.config.head
-        if mode == "frozen" and (head.kind is None or head.reads_features):  # trains on cached features
-            workers = 1
-        faults |= dict.fromkeys(_lacks(sweep, mode, workers, cpus, gpus, nodes))
-        if workers > 1:
-            faults |= dict.fromkeys(_unshared(workers, gpus, head))
-    if faults:
-        raise UserError("\n".join(faults))
-
-
-def _unshared(workers: int, gpus: float, head: Head) -> Iterator[str]:
-    """Why workers cannot share a trial, in one line each."""
-    if 0 < gpus < 1:
-        yield (
-            f"sweep.gpus_per_trial={gpus:g}: {workers} workers that share a trial need a GPU each, NCCL takes no part "
-            f"of one; give a whole number or 0, or sweep.workers_per_trial=1"
-        )
-    if head.kind == "embedding" and head.loss == "in_batch":
-        yield (
-            f"sweep.workers_per_trial={workers}: head.loss=in_batch compares the texts of a whole batch, which workers "
-            f"would share; give 1, or another loss"
-        )
-
-
-def _lacks(
-    sweep: Sweep, mode: str, workers: int, cpus: float, gpus: float, nodes: Sequence[Node]
-) -> Iterator[str]:
-    """What hinders a trial of a mode, in one line; nothing where there is room for it."""
-    remedy = "or, where the cluster starts nodes on demand, cluster.autoscales=true"
-    given = {key: getattr(sweep, key) for key in ASKED}
-    trial = f"a trial of mode {mode}" if any(isinstance(one, dict) for one in given.values()) else "a trial"
-    largest = {"CPU": max((n.cpus for n in nodes), default=0.0), "GPU": max((n.gpus for n in nodes), default=0.0)}
-    for key, name, wanted in (("cpus_per_trial", "CPU", cpus), ("gpus_per_trial", "GPU", gpus)):
-        if wanted > largest[name]:
-            shown = f"{given[key]:g}" if isinstance(given[key], float) else repr(given[key])
-            yield (
-                f"sweep.{key}={shown}: {trial} needs {wanted:g} {name}s, the largest node has {largest[name]:g}; give "
-                f"sweep.{key}<={largest[name]:g}, a larger node, {remedy}"
-            )
-            return
-    each = _amounts(cpus, gpus)
-    room = [_places(node, cpus, gpus) for node in nodes]
-    if not any(room):
-        have = ", ".join(dict.fromkeys(_amounts(node.cpus, node.gpus) for node in nodes))
-        yield f"sweep: {trial} needs {each} on one node, nodes have: {have}; ask for less, {remedy}"
-    elif sum(room) < workers:
-        needs = _amounts(workers * cpus, workers * gpus)
-        has = _amounts(sum(node.cpus for node in nodes), sum(node.gpus for node in nodes))
-        yield (
-            f"sweep.workers_per_trial={sweep.workers_per_trial!r}: {trial} needs {needs} ({workers} workers with "
-            f"{each} each), the cluster has {has}, room for {sum(room)} of them; give "
-            f"sweep.workers_per_trial<={sum(room)}, more nodes, {remedy}"
-        )
-
-
-def _places(node: Node, cpus: float, gpus: float) -> int:
-    """How many workers a node has room for; a share of a GPU lies on one of them. A millionth: 0.3 / 0.1 < 3."""
-    by_cpu = int(node.cpus / cpus + 1e-6)
-    if not gpus:
-        return by_cpu
-    by_gpu = int(node.gpus / gpus + 1e-6) if gpus >= 1 else int(node.gpus) * int(1 / gpus + 1e-6)
-    return min(by_cpu, by_gpu)
-
-
-def _amounts(cpus: float, gpus: float) -> str:
-    return f"{cpus:g} CPU{'s' * (cpus != 1)}" + (f" and {gpus:g} GPU{'s' * (gpus != 1)}" if gpus else "")
-
-
-def nodes_of_ray() -> list[Node]:
-    """The living nodes of the Ray that this process joined."""
-    import ray
-
-    alive = (node["Resources"] for node in ray.nodes() if node["Alive"])
-    return [Node(float(resources.get("CPU", 0)), float(resources.get("GPU", 0))) for resources in alive]
 
 
 def random_encoder(like: Path, seed: int, cache: Path, resources: Mapping[str, float]) -> Path:

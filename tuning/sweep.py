@@ -18,18 +18,11 @@ from orchestration.config import Config
 from orchestration.progress import Update
 from orchestration.run import cache_of
 from tuning.handing import hand_over
-from tuning.inputs import (
-    check_resources,
-    find_encoders,
-    goal_of,
-    load_task,
-    nodes_of_ray,
-    random_encoder,
-    resolved,
-)
+from tuning.inputs import find_encoders, goal_of, load_task, random_encoder, resolved
 from tuning.leaderboard import Entry, best_trial, make_entries, read_leaderboard, winner, write_leaderboard
 from tuning.reading import Reading, subsets, train_sizes
 from tuning.record import Record
+from tuning.resources import check_resources, nodes_of_ray
 from tuning.scores import baseline
 from tuning.search import Plan, Search
 from tuning.space import points
