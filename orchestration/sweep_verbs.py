@@ -33,7 +33,7 @@ def sweep(options: argparse.Namespace) -> int:
     check_switches()
     from tuning.inputs import resolved
     from tuning.report import write_report
-    from tuning.resources import check_resources
+    from tuning.room import check_resources
     from tuning.suite import configs, suite
     from tuning.sweep import sweep as run_sweep
 

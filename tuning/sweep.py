@@ -22,7 +22,7 @@ from tuning.inputs import find_encoders, goal_of, load_task, random_encoder, res
 from tuning.leaderboard import Entry, best_trial, make_entries, read_leaderboard, winner, write_leaderboard
 from tuning.reading import Reading, subsets, train_sizes
 from tuning.record import Record
-from tuning.resources import check_resources, nodes_of_ray
+from tuning.room import check_resources, nodes_of_ray
 from tuning.scores import baseline
 from tuning.search import Plan, Search
 from tuning.space import points

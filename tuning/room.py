@@ -1,6 +1,7 @@
-"""What the trials of a sweep ask of a cluster, against what it has: nothing waits for ever.
+"""Whether there is room for the trials of a sweep: what each asks for, and what the nodes have.
 
-In: a Config, nodes. Out: nothing, or what is asked and what there is, in one line. Knows no ray.tune.
+In: a Config, nodes. Out: nothing, or a UserError before any trial starts; later, where nodes were lost, a word and in
+the end an error. Knows no Tune, and Ray only to ask for nodes.
 """
 
 import time
@@ -20,7 +21,8 @@ PATIENCE_SECONDS = 600  # a node that was lost comes back within it, or its swee
 
 
 def check_resources(config: Config, nodes: Sequence[Node]) -> None:
-    """Raise UserError, one line per fault, where the nodes could never hold one trial: Ray would wait for ever.
+    """Raise UserError, one line per fault, where the nodes could never hold one trial (Ray would wait for ever), or
+    where its workers could not share it.
 
     A worker has its place on one node; the workers of a trial may spread over several.
     """
@@ -30,14 +32,16 @@ def check_resources(config: Config, nodes: Sequence[Node]) -> None:
         if isinstance(given, dict) and (unknown := [mode for mode in given if mode not in MODES]):
             allowed = ", ".join(MODES)
             faults[f"sweep.{key}={given!r}: no such mode: {', '.join(unknown)}; allowed: {allowed}"] = None
-    for point in [] if config.cluster.autoscales else points(config):
+    for point in points(config):
         mode = point.config.finetune.mode
         workers, cpus, gpus = sweep.asked(mode)
         head = point.config.head
         if mode == "frozen" and (head.kind is None or head.reads_features):  # trains on cached features
             workers = 1
-        unshared = list(_unshared(workers, gpus, head)) if workers > 1 else []
-        faults |= dict.fromkeys(unshared or _lacks(sweep, mode, workers, cpus, gpus, nodes))
+        if not config.cluster.autoscales:
+            faults |= dict.fromkeys(_lacks(sweep, mode, workers, cpus, gpus, nodes))
+        if workers > 1:
+            faults |= dict.fromkeys(_unshared(workers, gpus, head))
     if faults:
         raise UserError("\n".join(faults))
 
@@ -108,11 +112,11 @@ def nodes_of_ray() -> list[Node]:
     return [Node(float(resources.get("CPU", 0)), float(resources.get("GPU", 0))) for resources in alive]
 
 
-class Room:
+class Patience:
     """Watches whether what waits could run at all: nodes may be lost after the start."""
 
-    def __init__(self, config: Config, progress: Update, patience_seconds: float = PATIENCE_SECONDS) -> None:
-        self._config, self._progress, self._patience = config, progress, patience_seconds
+    def __init__(self, config: Config, progress: Update, seconds: float = PATIENCE_SECONDS) -> None:
+        self._config, self._progress, self._seconds = config, progress, seconds
         self._held = self._looked = time.monotonic()
 
     def look(self, is_running: bool) -> None:
@@ -129,7 +133,7 @@ class Room:
                 check_resources(self._config, nodes_of_ray())
             self._held = now
         except UserError as error:
-            if now - self._held >= self._patience:
+            if now - self._held >= self._seconds:
                 raise RuntimeError(
                     f"no trial could run for {now - self._held:.0f} s: {error}; the same command goes on"
                 ) from None
