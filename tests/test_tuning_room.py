@@ -7,13 +7,8 @@ from test_tuning_sweep import configure
 
 from data.config import UserError
 from orchestration.cluster import Node
-<<<<<<<< HEAD:tests/test_tuning_resources.py
-from orchestration.config import Config
-from tuning.resources import Room, check_resources, nodes_of_ray
-========
 from orchestration.config import Config
 from tuning.room import Patience, check_resources, nodes_of_ray
->>>>>>>> main:tests/test_tuning_room.py
 
 BOTH = {"finetune.mode": ["frozen", "full"]}
 
@@ -28,11 +23,7 @@ def check(tmp_path, nodes: list[Node], space: dict[str, Any] | None = None, **as
     ("nodes", "asked"),
     [
         ([Node(2, 0)], {"cpus_per_trial": 2}),
-<<<<<<<< HEAD:tests/test_tuning_resources.py
-        ([Node(4, 2)], {"gpus_per_trial": 0.5}),
-========
         ([Node(4, 2)], {"gpus_per_trial": {"full": 1, "frozen": 0.5}, "workers_per_trial": {"full": 2}}),
->>>>>>>> main:tests/test_tuning_room.py
         ([Node(0.3, 0)], {"cpus_per_trial": 0.1, "workers_per_trial": 3}),  # 0.3 / 0.1 is less than 3
         ([Node(2, 1), Node(2, 1)], {"workers_per_trial": {"full": 2}, "gpus_per_trial": {"full": 1}}),
         ([Node(1, 0)], {"workers_per_trial": {"frozen": 9}}),  # on cached features: one
@@ -62,14 +53,6 @@ def test_what_fits_passes_also_where_a_group_spreads_over_nodes(tmp_path, nodes:
             ["sweep.workers_per_trial=8: a trial needs 8 CPUs (8 workers with 1 CPU each)", "has 2 CPUs", "<=2"],
         ),
         (
-<<<<<<<< HEAD:tests/test_tuning_resources.py
-            [Node(8, 2), Node(8, 2)], {"workers_per_trial": {"full": 5}, "gpus_per_trial": {"full": 1}},
-            ["of mode full needs 5 CPUs and 5 GPUs", "has 16 CPUs and 4 GPUs", "room for 4"],
-        ),
-        (
-            [Node(8, 8)], {"workers_per_trial": 2, "gpus_per_trial": 0.4},
-            ["sweep.gpus_per_trial=0.4: 2 workers", "a GPU each"],
-========
             [Node(8, 2)], {"workers_per_trial": {"full": 5}, "gpus_per_trial": 1},
             ["needs 5 CPUs and 5 GPUs", "8 CPUs and 2 GPUs", "room for 2"],
         ),
@@ -80,7 +63,6 @@ def test_what_fits_passes_also_where_a_group_spreads_over_nodes(tmp_path, nodes:
         (
             [Node(8, 2)], {"workers_per_trial": 2, "gpus_per_trial": 0.5, "autoscales": True},
             ["sweep.gpus_per_trial=0.5"],
->>>>>>>> main:tests/test_tuning_room.py
         ),
         (
             [Node(3, 0), Node(3, 0)], {"workers_per_trial": {"full": 3}, "cpus_per_trial": 2},
@@ -97,38 +79,11 @@ def test_what_never_fits_is_refused_with_what_it_needs_and_what_there_is(
     assert "\n" not in str(error.value) and all(word in str(error.value) for word in words)
 
 
-<<<<<<<< HEAD:tests/test_tuning_resources.py
-def test_a_cluster_that_can_hold_no_trial_any_more_is_said_and_ends_the_wait(ray_4_cpus, tmp_path) -> None:
-    said = list[str]()
-
-    def progress(text: str, fraction: float | None = None, **facts: object) -> None:
-        said.append(text)
-
-    config = configure(tmp_path, BOTH, **{"head.kind": "classification", "sweep.gpus_per_trial": 100})
-    room = Room(config, progress)
-    room.look(True)
-    room.look(False)  # too soon to look again
-    assert not said
-    patient, hasty = (Room(config, progress, seconds) for seconds in (600, 0))
-    for one in (patient, hasty):
-        one._looked -= 60  # as if a minute had passed
-    patient.look(False)
-    assert said == [f"waiting for nodes: {refusal(config)}"]
-    with pytest.raises(RuntimeError, match="no trial could run for .* needs 100 GPUs, the largest node has 8"):
-        hasty.look(False)
-
-
-def refusal(config: Config) -> UserError:
-    with pytest.raises(UserError) as error:
-        check_resources(config, nodes_of_ray())
-    return error.value
-========
 def test_negatives_of_a_whole_batch_are_not_shared_by_workers(tmp_path) -> None:
     changes = {"head.kind": "embedding", "head.loss": "in_batch", "sweep.workers_per_trial": 2}
     with pytest.raises(UserError, match="sweep.workers_per_trial=2: head.loss=in_batch compares the texts of a whole"):
         check_resources(configure(tmp_path, {"finetune.mode": "full"}, **changes), [Node(8, 0)])
     check_resources(configure(tmp_path, {"finetune.mode": "full"}, **changes | {"head.loss": "cosine"}), [Node(8, 0)])
->>>>>>>> main:tests/test_tuning_room.py
 
 
 def test_a_cluster_that_can_hold_no_trial_any_more_is_said_and_ends_the_wait(ray_4_cpus, tmp_path) -> None:
