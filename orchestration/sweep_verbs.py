@@ -34,16 +34,13 @@ def sweep(options: argparse.Namespace) -> int:
     from tuning.inputs import resolved
     from tuning.report import write_report
     from tuning.room import check_resources
+    from tuning.suite import configs, suite
     from tuning.sweep import sweep as run_sweep
 
     check_storage(config)
     run = folder_of(config, "-sweep")
     check_identity(run, config, SWEEP_SECTIONS)
-    tasks = {"": config}
-    if config.sweep.tasks:
-        from tuning.suite import configs
-
-        tasks = configs(config)
+    tasks = configs(config) if config.sweep.tasks else {"": config}
     notes: list[str] = []
     on_nodes(config, options.dry_run, lambda nodes: notes.extend(_checked(tasks, nodes)))
     known = {task: resolved(one) for task, one in tasks.items()}
@@ -59,8 +56,6 @@ def sweep(options: argparse.Namespace) -> int:
             told: list[str] = []
             with progress.stage("sweep") as update:
                 if config.sweep.tasks:
-                    from tuning.suite import suite
-
                     boards = suite(config, run, update, told.append)
                 else:
                     boards = {"": run_sweep(config, run, update, tell=told.append)}

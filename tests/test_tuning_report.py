@@ -226,8 +226,6 @@ def test_a_suites_page_links_to_its_tasks_pages(tmp_path):
     assert ["lost", "failed: task.train=x.csv: no such file"] in rows
     assert page.text.count("full at 3e-4: accuracy 0.630 ± 0.025, better than frozen") == 2
     assert "0.630 ± 0.025" in read_page(run / "sst2").text
-    (run / "suite.json").unlink()  # killed before the table was written
-    assert [row[0] for row in read_page(run).rows if row][:2] == ["a <task>", "sst2"]
 
 
 def test_pretraining_page(tmp_path):

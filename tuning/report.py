@@ -21,7 +21,7 @@ from tuning.leaderboard import CONTROL, Entry, judged, make_entries, read_leader
 from tuning.loss_chart import loss_curve
 from tuning.page import Link, facts, figure, folded, heading, page, paragraph, table
 from tuning.recommendation import recommendation
-from tuning.table import Row, grid, make_rows, read_suite
+from tuning.table import Row, grid, read_suite
 from tuning.winner_section import winner_section
 from tuning.wording import names_of, short, size_text, time_text, with_interval
 
@@ -38,7 +38,7 @@ def write_report(run: Path) -> Path:
     """
     if not run.is_dir():
         raise UserError(f"{run}: no such run; give the name of a run or sweep, or its folder")
-    rows = read_suite(run) or _tasks_so_far(run)
+    rows = read_suite(run)
     results = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(run.glob("trials/*/result.json"))]
     leaderboard = read_leaderboard(run)
     entries = make_entries(results) if leaderboard is None else leaderboard
@@ -66,12 +66,6 @@ def write_report(run: Path) -> Path:
     target = run / "report.html"
     write_text(target, page(run.name, [f"<h1>{escape(run.name)}</h1>", *parts]))
     return target
-
-
-def _tasks_so_far(run: Path) -> list[Row]:
-    """Of a suite that was killed: its tasks that are finished."""
-    boards = {path.parent.name: read_leaderboard(path.parent) or [] for path in sorted(run.glob("*/leaderboard.json"))}
-    return make_rows({task: entries for task, entries in boards.items() if entries}, {})
 
 
 def _read(path: Path) -> Any:

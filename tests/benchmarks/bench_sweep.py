@@ -1,15 +1,16 @@
 """What a sweep costs, against the same trials done otherwise, on all cores, each with one thread.
 
-    PYTHONPATH=tests python tests/benchmarks/bench_sweep.py [tiny]
+    PYTHONPATH=tests python tests/benchmarks/bench_sweep.py [tiny] [ENCODER]
 
 a. 12 learning rates x 3 seeds on a frozen encoder, against the same sweep that runs the encoder in every trial.
 b. 36 frozen and 4 full trials, against each trial in a process of its own that loads its encoder and reads the texts.
 c. 12 full trials alone, against the same.
 
 The clock begins with Ray started, and ends when every trial has its score; "whole" is with the winner's folder, which
-peers do not write. A score that differs between two ways ends the benchmark: both did the same work. The encoder is
-runs/demo/export (`make demo`), or one of the same size with random weights; texts are random words, up to 128 tokens
-of them in a, 64 in b and c. About 9 minutes on 2 cores.
+peers do not write. A score that differs between two ways ends the benchmark: both did the same work. ENCODER is
+runs/demo/export (`make demo`) where none is given, and one of the same size with random weights where that is not
+there; texts are random words, up to 128 tokens of them in a, 64 in b and c. About 9 minutes on 2 cores; tiny: a few
+trials, to see that it works.
 """
 
 import json
@@ -24,7 +25,6 @@ from typing import Any
 
 os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", RAY_DATA_DISABLE_PROGRESS_BARS="1")
 CORES = len(os.sched_getaffinity(0))
-DEMO = Path("runs/demo/export")
 FROZEN_RATES = [1e-4 * 2**k for k in range(12)]
 FULL_RATES = [1e-4, 3e-4]
 
@@ -150,38 +150,38 @@ def check(ours: Scores, theirs: Scores, examples: int) -> None:
         raise RuntimeError(f"not the same trials: {apart or ours.keys() ^ theirs.keys()}")
 
 
-def main(tiny: bool) -> None:
+def main(words: list[str]) -> None:
     """Print the three ratios."""
-    long = Size(60, 30, 32, 2) if tiny else Size(1000, 200, 128, 10)
+    tiny = words[:1] == ["tiny"]
+    encoder = Path(words[tiny]) if words[tiny:] else Path("runs/demo/export")
+    long = Size(60, 30, 32, 2) if tiny else Size(1000, 200, 128, 9)
     short = Size(60, 30, 32, 2) if tiny else Size(300, 100, 64, 5)
+    every = 6 if tiny else 1  # of the learning rates, so many fewer
     with tempfile.TemporaryDirectory() as name:
-        root, encoder = Path(name), DEMO.absolute()
+        root, encoder = Path(name), encoder.absolute()
         if not (encoder / "config.json").is_file():
             from tiny_encoder import write_encoder
 
             encoder = write_encoder(root / "encoder", width=128, positions=128)
         print(f"{CORES} cores, one thread each; {encoder}", flush=True)
 
-        rates = {"frozen": FROZEN_RATES}
+        rates = {"frozen": FROZEN_RATES[::every]}
         scored, whole, found = run_sweep(root / "cached", encoder, long, rates, 3)
-        told(f"a. 36 frozen trials, {long.train} texts, {long.epochs} epochs", scored, whole)
+        told(f"a. {len(found)} frozen trials, {long.train} texts, {long.epochs} epochs", scored, whole)
         peer, peer_whole, other = run_sweep(root / "looped", encoder, long, rates, 3, cached=False)
         told("   the encoder run in each", peer, peer_whole, scored, whole)
         check(found, other, long.validation)
 
-        rates = {"frozen": FROZEN_RATES[:9], "full": FULL_RATES[:1]}
-        scored, whole, found = run_sweep(root / "mixed", encoder, short, rates, 4)
-        told(f"b. 36 frozen and 4 full trials, {short.train} texts", scored, whole)
-        peer, other = run_alone(root / "mixed-alone", encoder, short, rates, 4)
-        told("   each in its own process", peer, peer, scored, whole)
-        check(found, other, short.validation)
-
-        rates = {"full": FULL_RATES}
-        scored, whole, found = run_sweep(root / "full", encoder, short, rates, 6)
-        told(f"c. 12 full trials, {short.train} texts", scored, whole)
-        peer, other = run_alone(root / "full-alone", encoder, short, rates, 6)
-        told("   each in its own process", peer, peer, scored, whole)
-        check(found, other, short.validation)
+        for letter, rates, seeds in (
+            ("b", {"frozen": FROZEN_RATES[:9:every], "full": FULL_RATES[:1]}, 4),
+            ("c", {"full": FULL_RATES[::every]}, 6),
+        ):  # fmt: skip
+            scored, whole, found = run_sweep(root / letter, encoder, short, rates, seeds)
+            counts = " and ".join(f"{len(rates[mode]) * seeds} {mode}" for mode in rates)
+            told(f"{letter}. {counts} trials, {short.train} texts", scored, whole)
+            peer, other = run_alone(root / f"{letter}-alone", encoder, short, rates, seeds)
+            told("   each in its own process", peer, peer, scored, whole)
+            check(found, other, short.validation)
 
 
 def told(what: str, scored: float, whole: float, ours: float | None = None, ours_whole: float | None = None) -> None:
@@ -194,4 +194,4 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["trial"]:
         trial(Path(sys.argv[2]), Path(sys.argv[3]), json.loads(sys.argv[4]), int(sys.argv[5]))
     else:
-        main(sys.argv[1:] == ["tiny"])
+        main(sys.argv[1:])
