@@ -18,13 +18,7 @@ from orchestration.config import Config
 from orchestration.progress import Update
 from orchestration.run import cache_of
 from tuning.handing import WINNER, conclude, hand_over, is_handed_over
-from tuning.inputs import (
-    find_encoders,
-    goal_of,
-    load_task,
-    random_encoder,
-    resolved,
-)
+from tuning.inputs import find_encoders, goal_of, load_task, random_encoder, resolved
 from tuning.leaderboard import Entry, best_trial, make_entries, read_leaderboard, winner, write_leaderboard
 from tuning.reading import Reading, subsets, train_sizes
 from tuning.record import Record
