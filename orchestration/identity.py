@@ -36,14 +36,15 @@ FREE = (
 # Sections that a pretraining run reads; a sweep reads the others too, and the encoder comes as weights.
 PRETRAIN_SECTIONS = ("seed", "corpus", "tokenizer", "rows", "masking", "encoder", "objective", "pretrain")
 SWEEP_SECTIONS = ("seed", "task", "head", "finetune", "sweep")
+WHOLE = ("sweep.space", "sweep.tasks")  # one value each: their keys are the user's
 
 
 def flatten(section: Section) -> dict[str, Any]:
-    """All values by dotted key, as plain data; a sweep's space stays one value."""
+    """All values by dotted key, as plain data."""
     flat: dict[str, Any] = {}
 
     def walk(prefix: str, value: Any) -> None:
-        if isinstance(value, dict) and prefix != "sweep.space":
+        if isinstance(value, dict) and prefix not in WHOLE:
             for key, child in value.items():
                 walk(f"{prefix}.{key}" if prefix else key, child)
         else:

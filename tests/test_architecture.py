@@ -32,7 +32,8 @@ WITHOUT_RAY = (
     *(f"orchestration.{name}" for name in ("steps", "engine", "checkpoint", "run", "clock", "pulse", "status")),
     *(f"orchestration.{name}" for name in ("plain_engine", "optimizer", "universal", "gate", "bad_steps", "schedule")),
     *(f"orchestration.{name}" for name in ("fill", "inference", "output", "places", "terminal")),
-    *(f"tuning.{name}" for name in ("config", "space", "scores", "leaderboard", "charts", "report", "analysis")),
+    *(f"tuning.{name}" for name in ("config", "space", "search", "searchers", "scores", "leaderboard", "charts")),
+    *(f"tuning.{name}" for name in ("report", "analysis")),
     *(name for name in FILES if name.startswith("model.")),
 )
 LONGEST_FILE_LINES = 300
@@ -123,6 +124,7 @@ def test_rooms_are_not_imported_whole():
         ("rich", r"orchestration\.(progress|(sweep_|row_|cluster_|job_)?verbs)"),
         ("matplotlib", r"tuning\.drawing"),
         ("sklearn", r"tuning\.scores"),
+        ("optuna", r"tuning\.searchers"),
         ("pydantic", r"(.*\.)?(config|recipe)"),
     ],
 )

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from test_tuning_sweep import configure, quiet
 from test_tuning_trials import make_trial, run_here
 from tiny_encoder import GOAL, LABELS, make_examples, make_task, read, write_encoder
 from transformers import AutoModelForSequenceClassification
@@ -17,6 +18,7 @@ from tuning.analysis import analyse
 from tuning.finetune import make_head, predicted, run_trial
 from tuning.handing import export, joined
 from tuning.scores import score
+from tuning.sweep import sweep
 from tuning.trials import WEIGHTS, Trial, execute
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -42,7 +44,7 @@ def again_of(trial: Trial, last_epoch: int) -> Trial:
 def test_best_holds_the_winner_and_winner_json_what_it_gets_wrong(encoder, tmp_path) -> None:
     trial, parts = make_trial(encoder, "p", 0, finetune={"learning_rate": 3e-3}), splits(encoder)
     result = run_here(trial, tmp_path / "trials")
-    found = export(trial, trial.id, GOAL, parts["validation"], parts["test"], tmp_path, encoder, CARD, 0)
+    found, told = export(trial, trial.id, GOAL, parts["validation"], parts["test"], tmp_path, encoder, CARD, 0)
     module = make_head(trial_settings(trial), Head(), GOAL, encoder, 0).eval()
     module.model.load_state_dict(load_file(tmp_path / "trials" / trial.id / WEIGHTS), strict=False)
     targets = parts["test"].examples.targets
@@ -51,11 +53,10 @@ def test_best_holds_the_winner_and_winner_json_what_it_gets_wrong(encoder, tmp_p
     assert all(torch.equal(best[name], tensor) for name, tensor in module.model.state_dict().items())
     assert "test accuracy" in (tmp_path / "best" / "README.md").read_text()
     # What it gets wrong is told of validation: the test split is scored, not studied.
-    told = json.loads((tmp_path / "winner.json").read_text())
     predictions = predicted(module, GOAL, parts["validation"], "cpu")
     expected = analyse("classification", LABELS, parts["validation"].examples, predictions)
     about = {"trial": trial.id, "encoder": "pretrained", "mode": "full", "retrained": False}
-    assert told == {**about, **json.loads(json.dumps(expected))}
+    assert told == {**about, **expected}
     assert 1 - told["num_wrong"] / told["num_examples"] == pytest.approx(result["score"])
 
 
@@ -102,11 +103,10 @@ def test_a_winner_trained_again_sees_validation_examples_and_never_those_of_the_
     more = trial_settings(whole), Head(**whole.head), encoder, GOAL, unread["train"].encoded, parts["validation"], 0
     run_trial(*more, keep)
     assert [one["train_loss"] for one in reports] == seen[:2]
-    found = export(trial, again.id, GOAL, parts["validation"], parts["test"], tmp_path, encoder, CARD, 0)
+    found, told = export(trial, again.id, GOAL, parts["validation"], parts["test"], tmp_path, encoder, CARD, 0)
     best = AutoModelForSequenceClassification.from_pretrained(str(tmp_path / "best")).state_dict()
     kept = load_file(tmp_path / "trials" / again.id / WEIGHTS)
     assert all(torch.equal(best[name], tensor) for name, tensor in kept.items()) and found is not None
-    told = json.loads((tmp_path / "winner.json").read_text())
     assert told["retrained"] is True and told["trial"] == trial.id and told["num_examples"] == 60
 
 
@@ -124,3 +124,37 @@ def test_examples_of_two_splits_join_in_all_their_columns() -> None:
     second = Examples("regression", ["c", "d"], pairs=["e", "f"], targets=[2.0, 3.0], places=["y:1", "y:2"])
     assert joined(first, second).take([1, 2]) == second
     assert len(joined(make_examples(3, 1), make_examples(4, 2)).targets or []) == 7
+
+
+def test_a_finished_sweep_is_trained_again_where_that_is_asked_for_later(ray_4_cpus, tmp_path) -> None:
+    """On cached features too, of which those of validation examples become training's."""
+    write_encoder(tmp_path / "tiny" / "export", width=32)
+    space = {"finetune.mode": "frozen", "finetune.learning_rate": 1e-2, "finetune.epochs": 4}
+    alone = {"sweep.encoders": ["pretrained"], "sweep.seeds": 1}
+    run, scores, weights = tmp_path / "tiny-sweep", [], []
+    for retrain in (False, True):
+        config = configure(tmp_path, space, **alone, **{"sweep.retrain": retrain})
+        entries = sweep(config, run, quiet, make_task())
+        told, card = json.loads((run / "winner.json").read_text()), (run / "best" / "README.md").read_text()
+        assert told["retrained"] is retrain and told["num_examples"] == 60
+        assert ("training and validation examples together (180)" in card) == retrain
+        assert entries[0]["test_score"] is not None and f"{entries[0]['score_mean']:.4f}" in card
+        scores.append(entries[0]["score_mean"])
+        weights.append((run / "best" / "model.safetensors").read_bytes())
+        assert [file.name for file in sorted(run.glob("trials/*"))] == [entries[0]["trials"][0]]
+    assert scores[0] == scores[1] and weights[0] != weights[1]
+    stamp = (run / "best" / "model.safetensors").stat().st_mtime_ns
+    sweep(config, run, quiet, make_task())
+    assert (run / "best" / "model.safetensors").stat().st_mtime_ns == stamp
+    # What best/ holds: the head trained by the same seed on all 180 for the best number of epochs.
+    result = json.loads((run / "trials" / entries[0]["trials"][0] / "result.json").read_text())
+    task, encoder = make_task(), tmp_path / "tiny" / "export"
+    settings = config.finetune.model_copy(update={"mode": "frozen", "learning_rate": 1e-2, "epochs": 4})
+    everything = read(joined(task.train, task.validation), encoder)
+    _, expected = run_trial(
+        settings, Head(), encoder, GOAL, everything.encoded, None, 3, lambda record: None,
+        last_epoch=result["best_epoch"],
+    )  # fmt: skip
+    best = AutoModelForSequenceClassification.from_pretrained(str(run / "best")).state_dict()
+    for name, tensor in expected.items():
+        torch.testing.assert_close(best[name], tensor, atol=1e-4, rtol=0)

@@ -7,7 +7,8 @@ from test_tuning_sweep import configure
 
 from data.config import UserError
 from orchestration.cluster import Node
-from tuning.room import check_resources
+from orchestration.config import Config
+from tuning.room import Patience, check_resources, nodes_of_ray
 
 BOTH = {"finetune.mode": ["frozen", "full"]}
 
@@ -83,3 +84,29 @@ def test_negatives_of_a_whole_batch_are_not_shared_by_workers(tmp_path) -> None:
     with pytest.raises(UserError, match="sweep.workers_per_trial=2: head.loss=in_batch compares the texts of a whole"):
         check_resources(configure(tmp_path, {"finetune.mode": "full"}, **changes), [Node(8, 0)])
     check_resources(configure(tmp_path, {"finetune.mode": "full"}, **changes | {"head.loss": "cosine"}), [Node(8, 0)])
+
+
+def test_a_cluster_that_can_hold_no_trial_any_more_is_said_and_ends_the_wait(ray_4_cpus, tmp_path) -> None:
+    said = list[str]()
+
+    def progress(text: str, fraction: float | None = None, **facts: object) -> None:
+        said.append(text)
+
+    config = configure(tmp_path, BOTH, **{"head.kind": "classification", "sweep.gpus_per_trial": 100})
+    watch = Patience(config, progress)
+    watch.look(True)
+    watch.look(False)  # too soon to look again
+    assert not said
+    patient, hasty = (Patience(config, progress, seconds) for seconds in (600, 0))
+    for one in (patient, hasty):
+        one._looked -= 60  # as if a minute had passed
+    patient.look(False)
+    assert said == [f"waiting for nodes: {refusal(config)}"]
+    with pytest.raises(RuntimeError, match="no trial could run for .* needs 100 GPUs, the largest node has 8"):
+        hasty.look(False)
+
+
+def refusal(config: Config) -> UserError:
+    with pytest.raises(UserError) as error:
+        check_resources(config, nodes_of_ray())
+    return error.value

@@ -1,4 +1,4 @@
-"""The winner of a sweep -> best/, a Hugging Face folder, and run/winner.json: where it is right and wrong.
+"""The winner of a sweep -> best/, a Hugging Face folder, and winner.json: where it is right and wrong.
 
 In: the winning trial with its kept weights, the task. Out: encoder and head joined, scored once on the test split. With
 sweep.retrain the point is trained once more, on training and validation examples together, for as many epochs as were
@@ -22,6 +22,7 @@ from tuning.inputs import read_part
 from tuning.leaderboard import Entry, write_text
 from tuning.trials import WEIGHTS, Result, Trial, device_of, read_results
 
+WINNER = "winner.json"
 Parts = dict[str, Any]  # "train" and "validation", as a trial reads them
 Train = Callable[[Trial, Parts], None]
 
@@ -29,8 +30,9 @@ Train = Callable[[Trial, Parts], None]
 def hand_over(
     config: Config, winner: Trial, entry: Entry, goal: Any, task: TaskData, parts: Parts, subset: np.ndarray | None,
     tokenizer_folder: Path, run: Path, train: Train,
-) -> float | None:
-    """Write best/ and winner.json on the cluster, like a trial; returns the score on the test split (None without one).
+) -> tuple[float | None, dict[str, Any]]:
+    """Write best/ on the cluster, like a trial; returns the score on the test split (None without one), and what
+    `conclude` writes.
 
     `entry`: the winner's; `parts`: what it read; `subset`: numbers of its training examples (None: all); `train` runs a
     trial on the cluster. Raises RuntimeError where a trial that has to run once more fails.
@@ -66,12 +68,28 @@ def hand_over(
     return found
 
 
+def conclude(told: Mapping[str, Any], run: Path) -> None:
+    """Write winner.json, the last file of a sweep: it says that all others are there."""
+    write_text(run / WINNER, json.dumps(told, indent=1, allow_nan=False) + "\n")
+
+
+def is_handed_over(config: Config, run: Path) -> bool:
+    """Whether the sweep in `run` was concluded, with a winner that was trained again or not as the config wants it."""
+    told = run / WINNER
+    if not told.is_file() or not (run / "best" / "config.json").is_file():
+        return False
+    return json.loads(told.read_text(encoding="utf-8"))["retrained"] == config.sweep.retrain
+
+
 def export(
     winner: Trial, weights: str, goal: Any, validation: Any, test: Any, run: Path, tokenizer_folder: Path,
     card: Mapping[str, Any], gpus: float,
-) -> float | None:
-    """Write winner.json of the winner's own weights, best/ of those of the trial `weights`, which the test split, if
-    there is one, is scored with. Raises RuntimeError where kept weights are not those that the trial trained."""
+) -> tuple[float | None, dict[str, Any]]:
+    """Write best/ of the weights of the trial `weights`; returns their score on the test split, if there is one, and
+    where the winner's own weights are wrong about validation examples.
+
+    Raises RuntimeError where kept weights are not those that the trial trained.
+    """
     from model.heads.description import Description
     from model.heads.exporting import export_head
     from tuning.analysis import analyse
@@ -86,8 +104,6 @@ def export(
     _load(module, winner, run / "trials" / winner.id / WEIGHTS)
     predictions = predicted(module.to(device), goal, validation, device)
     found = analyse(head.kind, goal.labels, validation.examples, predictions)
-    about = {"trial": winner.id, "encoder": winner.encoder, "mode": settings.mode, "retrained": weights != winner.id}
-    write_text(run / "winner.json", json.dumps(about | found, indent=1, allow_nan=False) + "\n")
     _load(module, winner, run / "trials" / weights / WEIGHTS)
     scored = None
     if test is not None:
@@ -99,7 +115,8 @@ def export(
     )  # fmt: skip
     export_head(module.to("cpu"), str(tokenizer_folder), run / "best", card, description)
     publish(run / "best", last="config.json")
-    return scored
+    about = {"trial": winner.id, "encoder": winner.encoder, "mode": settings.mode, "retrained": weights != winner.id}
+    return scored, about | found
 
 
 def joined(first: Examples, second: Examples) -> Examples:

@@ -1,18 +1,23 @@
 """Whether there is room for the trials of a sweep: what each asks for, and what the nodes have.
 
-In: a Config, nodes. Out: nothing, or a UserError before any trial starts. Knows no Tune, and Ray only to ask for nodes.
+In: a Config, nodes. Out: nothing, or a UserError before any trial starts; later, where nodes were lost, a word and in
+the end an error. Knows no Tune, and Ray only to ask for nodes.
 """
 
+import time
 from collections.abc import Iterator, Sequence
 
 from data.config import UserError
 from model.config import Head
 from orchestration.cluster import Node
 from orchestration.config import Config
+from orchestration.progress import Update
 from tuning.config import Sweep
 from tuning.space import MODES, points
 
 ASKED = ("workers_per_trial", "cpus_per_trial", "gpus_per_trial")
+LOOK_SECONDS = 10
+PATIENCE_SECONDS = 600  # a node that was lost comes back within it, or its sweep is to be started again
 
 
 def check_resources(config: Config, nodes: Sequence[Node]) -> None:
@@ -105,3 +110,31 @@ def nodes_of_ray() -> list[Node]:
 
     alive = (node["Resources"] for node in ray.nodes() if node["Alive"])
     return [Node(float(resources.get("CPU", 0)), float(resources.get("GPU", 0))) for resources in alive]
+
+
+class Patience:
+    """Watches whether what waits could run at all: nodes may be lost after the start."""
+
+    def __init__(self, config: Config, progress: Update, seconds: float = PATIENCE_SECONDS) -> None:
+        self._config, self._progress, self._seconds = config, progress, seconds
+        self._held = self._looked = time.monotonic()
+
+    def look(self, is_running: bool) -> None:
+        """To be called often; `is_running`: whether any trial runs. Says what is lacking where none could.
+
+        Raises RuntimeError where that has been so for too long.
+        """
+        now = time.monotonic()
+        if not is_running and now - self._looked < LOOK_SECONDS:
+            return
+        self._looked = now
+        try:
+            if not is_running:
+                check_resources(self._config, nodes_of_ray())
+            self._held = now
+        except UserError as error:
+            if now - self._held >= self._seconds:
+                raise RuntimeError(
+                    f"no trial could run for {now - self._held:.0f} s: {error}; the same command goes on"
+                ) from None
+            self._progress(f"waiting for nodes: {error}", None)

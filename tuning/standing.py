@@ -30,6 +30,11 @@ class Standing:
         self._leaderboard: list[dict[str, Any]] = []
         self._judge()
 
+    @property
+    def is_running(self) -> bool:
+        """Whether any trial runs."""
+        return bool(self._running)
+
     def begin(self, trial: str) -> None:
         """A trial runs."""
         self._running.add(trial)

@@ -17,14 +17,8 @@ from orchestration.cluster import Node
 from orchestration.config import Config
 from orchestration.progress import Update
 from orchestration.run import cache_of
-from tuning.handing import hand_over
-from tuning.inputs import (
-    find_encoders,
-    goal_of,
-    load_task,
-    random_encoder,
-    resolved,
-)
+from tuning.handing import WINNER, conclude, hand_over, is_handed_over
+from tuning.inputs import find_encoders, goal_of, load_task, random_encoder, resolved
 from tuning.leaderboard import Entry, best_trial, make_entries, read_leaderboard, winner, write_leaderboard
 from tuning.reading import Reading, subsets, train_sizes
 from tuning.record import Record
@@ -74,7 +68,7 @@ def sweep(
     """
     config = resolved(config, tell)
     run = run.absolute()  # not resolved: the mirror of a bucket is known by its path
-    for name in ("trials", "leaderboard.json", "best"):
+    for name in ("trials", "leaderboard.json", WINNER, "best"):
         fetch(run / name)
     cache = cache_of(config).absolute()
     record = Record(run, config.sweep.budget)
@@ -101,7 +95,7 @@ def sweep(
 
     plan = Search(config, list(encoders), numbers, goal.metric, reading.trial, earlier, record.told, record.seconds)
     standing = Standing(title or run.name, plan)
-    if not plan.to_come and (entries := _finished(run, plan)):
+    if not plan.to_come and is_handed_over(config, run) and (entries := _finished(run, plan)):
         progress(f"finished before; {_outcome(plan, entries)}", 1.0, **standing.facts())
         return _told(config, plan, entries, tell)
 
@@ -144,20 +138,19 @@ def sweep(
 
     progress("handing over the winner", None)
     drawn = subsets([trial.train_size], len(task.train), config.seed).get(trial.train_size or 0)
-    best["test_score"] = hand_over(
+    best["test_score"], told = hand_over(
         config, trial, best, goal, task, reading.parts[trial.reading], drawn, sources[trial.encoder], run, train
     )
     write_leaderboard(entries, run)
+    conclude(told, run)
     prune_weights(list(plan.results.values()), None, run / "trials")
     progress(_outcome(plan, entries), 1.0, **standing.facts())
     return _told(config, plan, entries, tell)
 
 
 def _finished(run: Path, plan: Search) -> list[Entry] | None:
-    """The leaderboard that lies in `run`, if it is of exactly these trials and its winner was handed over."""
-    entries = read_leaderboard(run)
-    if entries is None or not (run / "best" / "config.json").is_file():
-        return None
+    """The leaderboard that lies in `run`, if it is of exactly these trials."""
+    entries = read_leaderboard(run) or []
     same = {trial for entry in entries for trial in entry["trials"]} == plan.results.keys()
     return entries if same else None
 

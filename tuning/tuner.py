@@ -18,6 +18,7 @@ import numpy as np
 from data.storage import fetch, remove, shown
 from orchestration.config import Config
 from orchestration.progress import Update
+from tuning.room import Patience
 from tuning.search import Plan, Turn
 from tuning.standing import Standing
 from tuning.trials import Result, Trial, execute, read_results, stopped_result, write_result
@@ -73,7 +74,8 @@ def run_trials(
     trainable: Any = tune.with_parameters(_trainable, inputs=inputs, until=until)
     trainable.__name__ = f"{standing.title}-trial"  # shown of its process on the dashboard
     trainable = tune.with_resources(trainable, lambda config: _placement(sweep.asked, config["trial"]))
-    watch = _watch(plan, races, inputs.trials_folder, progress, ended, standing)
+    patience = Patience(inputs.config, progress)
+    watch = _watch(plan, races, inputs.trials_folder, progress, ended, standing, patience)
     tuner = tune.Tuner(
         trainable,
         tune_config=tune.TuneConfig(
@@ -158,7 +160,8 @@ def _searcher(plan: Plan) -> Any:
 
 
 def _watch(
-    plan: Plan, races: Any, folder: Path, progress: Update, ended: Callable[[Result], None], standing: Standing
+    plan: Plan, races: Any, folder: Path, progress: Update, ended: Callable[[Result], None], standing: Standing,
+    patience: Patience,
 ) -> Any:
     """A Tune callback that tells the plan of ends and turns reports into one line of progress: the share of all trials,
     by epochs."""
@@ -196,6 +199,9 @@ def _watch(
         def __reduce__(self) -> tuple[Any, ...]:
             # Tune pickles its callbacks beside the results, to restore a sweep; ours holds the user's terminal.
             return tune.Callback, ()
+
+        def on_step_begin(self, iteration: int, trials: Any, **_: Any) -> None:
+            patience.look(standing.is_running)
 
         def on_trial_start(self, iteration: int, trials: Any, trial: Any, **_: Any) -> None:
             standing.begin(_name(trial))
