@@ -37,6 +37,7 @@ def test_smaller_sizes_are_among_larger_ones_and_another_seed_draws_others() -> 
     assert not np.array_equal(found[10], subsets([10], 120, 8)[10])
 
 
+@pytest.mark.soak
 def test_a_learning_curve_with_four_trials_at_once_on_one_logical_gpu(ray_4_cpus, tmp_path) -> None:
     import ray
 

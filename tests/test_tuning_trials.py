@@ -202,6 +202,7 @@ def test_of_a_mode_the_entry_that_would_win_is_kept_not_the_leading_one(tmp_path
     assert [file.parent.name for file in tmp_path.glob(f"*/{WEIGHTS}")] == ["pretrained-cheap-s1"]
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_a_killed_sweep_goes_on_where_it_was_also_in_the_middle_of_a_trial(ray_4_cpus, cloze, tmp_path) -> None:
     write_encoder(tmp_path / "runs" / "tiny" / "export")
