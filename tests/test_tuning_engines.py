@@ -17,7 +17,7 @@ from orchestration.config import Zero
 from orchestration.engine import gathered
 from tuning.config import Finetune
 from tuning.engines import zero_engine
-from tuning.finetune import Goal, Part, run_trial
+from tuning.finetune import Goal, Part, Work, run_trial
 from tuning.halfway import Halfway
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -48,7 +48,7 @@ def settings_of(mode: str) -> Finetune:
 def classified(encoder: Path, mode: str, **more: Any) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     train, validation = read(make_examples(33, 1), encoder), read(make_examples(50, 2), encoder)
     report = more.pop("report", lambda record: None)
-    return run_trial(settings_of(mode), Head(), encoder, GOAL, train.encoded, validation, 4, report, **more)
+    return run_trial(Work(settings_of(mode), Head(), encoder, GOAL, train.encoded, validation, 4), report, **more)
 
 
 def tagged(encoder: Path, **more: Any) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
@@ -59,7 +59,7 @@ def tagged(encoder: Path, **more: Any) -> tuple[dict[str, Any], dict[str, torch.
     examples = Examples("tagging", [" ".join(one) for one in words], words=words, targets=tags)
     part = Part(examples, encode_examples(examples, list(LABELS), encoder, 16))
     goal, head = Goal(LABELS, "accuracy"), Head(kind="tagging", crf=True)
-    return run_trial(settings_of("full"), head, encoder, goal, part.encoded, part, 4, lambda record: None, **more)
+    return run_trial(Work(settings_of("full"), head, encoder, goal, part.encoded, part, 4), lambda record: None, **more)
 
 
 def trained(case: str, encoder: Path, **more: Any) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
@@ -134,7 +134,7 @@ def test_the_learning_rate_of_a_layer_is_scaled_under_zero_too(seen, alone, enco
     """Without its scales the case above would train otherwise."""
     train, validation = read(make_examples(33, 1), encoder), read(make_examples(50, 2), encoder)
     flat = settings_of("full").model_copy(update={"layerwise_lr_decay": 1.0})
-    other = run_trial(flat, Head(), encoder, GOAL, train.encoded, validation, 4, lambda record: None)[0]
+    other = run_trial(Work(flat, Head(), encoder, GOAL, train.encoded, validation, 4), lambda record: None)[0]
     assert abs(other["epochs"][-1]["loss"] - alone["full"][0]["epochs"][-1]["loss"]) > 1e-3
 
 

@@ -17,7 +17,7 @@ from model.heads.building import build_head
 from model.heads.states import open_encoder, pooled_states
 from orchestration.inference import outputs_of
 from tuning.config import Finetune
-from tuning.finetune import Goal, Part, epoch_order, predicted, run_trial, tensors
+from tuning.finetune import Goal, Part, Work, epoch_order, predicted, run_trial, tensors
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -35,14 +35,15 @@ def splits(encoder) -> tuple[Part, Part]:
 def run(encoder, splits, seed: int = 0, **settings) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     values = {"mode": "full", "learning_rate": 3e-3, "epochs": 6, "length": 16, "global_batch": 16, **settings}
     train, validation = splits
-    return run_trial(Finetune(**values), Head(), encoder, GOAL, train.encoded, validation, seed, lambda record: None)
+    work = Work(Finetune(**values), Head(), encoder, GOAL, train.encoded, validation, seed)
+    return run_trial(work, lambda record: None)
 
 
 def test_a_full_trial_learns_and_hands_back_its_best_epoch(encoder, splits) -> None:
     reports = []
     settings = Finetune(mode="full", learning_rate=3e-3, epochs=6, length=16, global_batch=16)
     train, validation = splits
-    outcome, weights = run_trial(settings, Head(), encoder, GOAL, train.encoded, validation, 0, reports.append)
+    outcome, weights = run_trial(Work(settings, Head(), encoder, GOAL, train.encoded, validation, 0), reports.append)
     assert outcome["status"] == "done"
     assert [{key: one[key] for key in outcome["epochs"][0]} for one in reports] == outcome["epochs"]
     assert [one["seconds"] for one in reports] == sorted(one["seconds"] for one in reports)
@@ -100,7 +101,7 @@ def test_cached_features_train_the_same_head_as_the_frozen_encoder_in_the_loop(e
     cached = {split: featured(part, encoder, pooling) for split, part in parts.items()}
     settings = Finetune(mode="frozen", epochs=3, learning_rate=1e-2, length=16, global_batch=16)
     slow, fast = (
-        run_trial(settings, head, encoder, goal, one["train"].encoded, one["validation"], 0, lambda record: None)
+        run_trial(Work(settings, head, encoder, goal, one["train"].encoded, one["validation"], 0), lambda record: None)
         for one in (parts, cached)
     )
     assert fast[0]["status"] == slow[0]["status"] == "done"
@@ -180,7 +181,7 @@ def test_a_number_is_learnt_and_a_constant_one_has_no_correlation(encoder) -> No
         part = Part(examples, encode_examples(examples, [], encoder, 16))
         settings = Finetune(mode="full", learning_rate=1e-2, epochs=3, length=16, global_batch=8)
         head, goal = Head(kind="regression", pooling="max"), Goal((), "pearson")
-        found.append(run_trial(settings, head, encoder, goal, part.encoded, part, 0, lambda record: None)[0])
+        found.append(run_trial(Work(settings, head, encoder, goal, part.encoded, part, 0), lambda record: None)[0])
     learnt, constant = found
     losses = [record["train_loss"] for record in learnt["epochs"]]
     assert losses[-1] < 0.3 * losses[0] and learnt["status"] == "done"

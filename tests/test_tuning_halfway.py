@@ -10,7 +10,7 @@ from tiny_encoder import GOAL, make_examples, read, write_encoder
 
 from model.config import Head
 from tuning.config import Finetune
-from tuning.finetune import run_trial
+from tuning.finetune import Work, run_trial
 from tuning.halfway import NAME, Halfway, clear
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -45,7 +45,7 @@ def run(
             raise Cut
 
     train, validation = splits
-    found = run_trial(settings, Head(), encoder, GOAL, train.encoded, validation, 0, report, halfway=halfway)
+    found = run_trial(Work(settings, Head(), encoder, GOAL, train.encoded, validation, 0), report, halfway=halfway)
     return *found, told
 
 

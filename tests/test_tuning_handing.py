@@ -15,7 +15,7 @@ from transformers import AutoModelForSequenceClassification
 from data.examples import Examples
 from model.config import Head
 from tuning.analysis import analyse
-from tuning.finetune import make_head, predicted, run_trial
+from tuning.finetune import Work, make_head, predicted, run_trial
 from tuning.handing import export, joined
 from tuning.scores import score
 from tuning.sweep import sweep
@@ -71,8 +71,10 @@ def test_the_winner_from_its_config_alone_has_the_same_score(encoder, tmp_path) 
     trial, parts = make_trial(encoder, "p", 5, finetune={"learning_rate": 3e-3}), splits(encoder)
     result = run_here(trial, tmp_path)
     torch.manual_seed(99)
-    work = trial_settings(trial), Head(**trial.head), encoder, GOAL, parts["train"].encoded, parts["validation"], 5
-    outcome, weights = run_trial(*work, lambda record: None)
+    work = Work(
+        trial_settings(trial), Head(**trial.head), encoder, GOAL, parts["train"].encoded, parts["validation"], 5
+    )
+    outcome, weights = run_trial(work, lambda record: None)
     assert outcome["score"] == pytest.approx(result["score"], abs=1e-6)
     for ours, theirs in zip(outcome["epochs"], result["epochs"], strict=True):
         assert ours == pytest.approx(theirs, abs=1e-6)
@@ -100,8 +102,10 @@ def test_a_winner_trained_again_sees_validation_examples_and_never_those_of_the_
         seen.append(record["train_loss"])
 
     whole = make_trial(encoder, "p", 0, finetune={"learning_rate": 3e-3, "epochs": 4})
-    more = trial_settings(whole), Head(**whole.head), encoder, GOAL, unread["train"].encoded, parts["validation"], 0
-    run_trial(*more, keep)
+    more = Work(
+        trial_settings(whole), Head(**whole.head), encoder, GOAL, unread["train"].encoded, parts["validation"], 0
+    )
+    run_trial(more, keep)
     assert [one["train_loss"] for one in reports] == seen[:2]
     found, told = export(trial, again.id, GOAL, parts["validation"], parts["test"], tmp_path, encoder, CARD, 0)
     best = AutoModelForSequenceClassification.from_pretrained(str(tmp_path / "best")).state_dict()
@@ -151,10 +155,8 @@ def test_a_finished_sweep_is_trained_again_where_that_is_asked_for_later(ray_4_c
     task, encoder = make_task(), tmp_path / "tiny" / "export"
     settings = config.finetune.model_copy(update={"mode": "frozen", "learning_rate": 1e-2, "epochs": 4})
     everything = read(joined(task.train, task.validation), encoder)
-    _, expected = run_trial(
-        settings, Head(), encoder, GOAL, everything.encoded, None, 3, lambda record: None,
-        last_epoch=result["best_epoch"],
-    )  # fmt: skip
+    work = Work(settings, Head(), encoder, GOAL, everything.encoded, None, 3)
+    _, expected = run_trial(work, lambda record: None, last_epoch=result["best_epoch"])
     best = AutoModelForSequenceClassification.from_pretrained(str(run / "best")).state_dict()
     for name, tensor in expected.items():
         torch.testing.assert_close(best[name], tensor, atol=1e-4, rtol=0)

@@ -14,7 +14,7 @@ from orchestration.cluster import Node
 from orchestration.config import Config
 from orchestration.recipe import build_config
 from tuning.config import Finetune
-from tuning.finetune import run_trial
+from tuning.finetune import Work, run_trial
 from tuning.inputs import goal_of, load_task, read_part, resolved
 from tuning.sweep import check
 
@@ -126,5 +126,5 @@ def test_labels_that_training_has_not_are_errors_of_the_score(tmp_path: Path, ki
     parts = [read_part(split, task, goal, encoder, settings, head) for split in (task.train, task.validation)]
     assert goal.labels == ("a", "b")
     torch.set_num_threads(1)
-    outcome, _ = run_trial(settings, head, encoder, goal, parts[0].encoded, parts[1], 0, lambda record: None)
+    outcome, _ = run_trial(Work(settings, head, encoder, goal, parts[0].encoded, parts[1], 0), lambda record: None)
     assert outcome["status"] == "done" and outcome["score"] == 4 / 8

@@ -19,7 +19,7 @@ from orchestration.cluster import Node
 from orchestration.config import Config
 from orchestration.recipe import build_config
 from tuning.config import Finetune
-from tuning.finetune import run_trial
+from tuning.finetune import Work, run_trial
 from tuning.inputs import find_encoders
 from tuning.leaderboard import winner
 from tuning.sweep import check, sweep
@@ -133,7 +133,7 @@ def test_a_trial_run_alone_gives_the_sweeps_result(finished) -> None:
     train, validation = read(task.train, encoder), read(task.validation, encoder)
     settings = Finetune(mode="full", learning_rate=3e-3, epochs=6, length=16, global_batch=16)
     torch.set_num_threads(1)
-    outcome, _ = run_trial(settings, Head(), encoder, GOAL, train.encoded, validation, 3, lambda record: None)
+    outcome, _ = run_trial(Work(settings, Head(), encoder, GOAL, train.encoded, validation, 3), lambda record: None)
     result = json.loads((run / "trials" / entry["trials"][0] / "result.json").read_text())
     for alone, swept in zip(outcome["epochs"], result["epochs"], strict=True):
         assert alone == pytest.approx(swept, abs=1e-6)

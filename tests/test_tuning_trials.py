@@ -21,7 +21,7 @@ from data.examples import Examples
 from model.config import Head
 from orchestration.recipe import build_config
 from tuning.config import Finetune
-from tuning.finetune import Goal, counted, run_trial
+from tuning.finetune import Goal, Work, counted, run_trial
 from tuning.halfway import digest_of
 from tuning.search import Plan
 from tuning.trials import (
@@ -125,7 +125,7 @@ def test_results_say_what_was_used(tmp_path) -> None:
     goal = counted(GOAL, alone.train)
     assert goal.label_counts == Counter(alone.train.targets) and len(alone.train) == 30
     train, validation = read(alone.train, encoder), read(alone.validation, encoder)
-    expected = run_trial(settings, head, encoder, goal, train.encoded, validation, 1, lambda record: None)[0]
+    expected = run_trial(Work(settings, head, encoder, goal, train.encoded, validation, 1), lambda record: None)[0]
     assert part["epochs"] == expected["epochs"]
     assert make_result(dataclasses.replace(trial, workers=3), {"seconds": 2.5})["worker_seconds"] == 7.5
 

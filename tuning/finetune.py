@@ -98,20 +98,26 @@ def make_head(
     )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Work:
+    """What a trial trains."""
+
+    settings: Finetune
+    head: Head
+    encoder: Path | str
+    """Hugging Face folder."""
+    goal: Goal
+    train: Encoded
+    validation: Part | None
+    """What its epochs are judged by; None: they are not."""
+    seed: int
+
+
 def run_trial(
-    settings: Finetune,
-    head: Head,
-    encoder: Path | str,
-    goal: Goal,
-    train: Encoded,
-    validation: Part | None,
-    seed: int,
-    report: Callable[[dict[str, Any]], None],
-    device: str = "cpu",
-    **more: Any,
+    work: Work, report: Callable[[dict[str, Any]], None], device: str = "cpu", **more: Any
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Train one point with one seed; `report` is called with what `train_trial` yields, and gets the rest."""
-    training = train_trial(settings, head, encoder, goal, train, validation, seed, device, **more)
+    training = train_trial(work, device, **more)
     while True:
         try:
             report(next(training))
@@ -120,13 +126,7 @@ def run_trial(
 
 
 def train_trial(
-    settings: Finetune,
-    head: Head,
-    encoder: Path | str,
-    goal: Goal,
-    train: Encoded,
-    validation: Part | None,
-    seed: int,
+    work: Work,
     device: str = "cpu",
     *,
     make_engine: MakeEngine = plain_engine,
@@ -141,10 +141,12 @@ def train_trial(
     epochs: the records, seconds of training and validation, encoder_rows: rows that the encoder read, the numbers of
     parameters, error, log: what else to say) and the trained weights of that epoch by name (on rank 0).
     A frozen trial may get features in place of tokens: the encoder then is not run. `last_epoch`: where to end, with
-    the learning rates of settings.epochs; without `validation` the last epoch's weights are returned, unscored.
+    the learning rates of settings.epochs; without work.validation the last epoch's weights are returned, unscored.
     """
+    settings, goal = work.settings, work.goal
     with torch.random.fork_rng(devices=list(range(torch.cuda.device_count())) if device != "cpu" else []):
-        module = make_head(settings, head, goal, encoder, seed, cached=train.features is not None)
+        cached = work.train.features is not None
+        module = make_head(settings, work.head, goal, work.encoder, work.seed, cached)
         began = time.monotonic()  # loading, and the imports of a process's first trial (6 s), are not training
         engine, judge = make_engine(module, settings, device)
         counters = [RowCounter(one) for one in dict.fromkeys((module, judge))]
@@ -165,7 +167,7 @@ def train_trial(
             yield {**record, **so_far}
         epochs, error = range(len(course.epochs), last_epoch or settings.epochs), None
         try:
-            for record in _epochs(engine, judge, settings, goal, train, validation, seed, epochs):
+            for record in _epochs(engine, judge, work, epochs):
                 course.add(record, judge if engine.rank == 0 else None)
                 so_far = cost()
                 if halfway and halfway.is_due():
@@ -174,7 +176,7 @@ def train_trial(
         except FloatingPointError as fault:
             error = str(fault)
             course.forget()
-    if error is None and course.score is None and validation is not None:
+    if error is None and course.score is None and work.validation is not None:
         error = f"{goal.metric} is no number in any epoch: every prediction is the same, or every target"
     outcome = {
         "status": "done" if error is None else "nan",
@@ -188,25 +190,23 @@ def train_trial(
     return outcome, course.weights
 
 
-def _epochs(
-    engine: TrialEngine, judge: Any, settings: Finetune, goal: Goal, train: Encoded, validation: Part | None, seed: int,
-    epochs: range,
-) -> Iterator[dict[str, Any]]:
+def _epochs(engine: TrialEngine, judge: Any, work: Work, epochs: range) -> Iterator[dict[str, Any]]:
     """Train epoch by epoch (numbers from 0); yields the records, equal on all ranks. Raises FloatingPointError.
 
     `judge`: a module that this rank can run by itself, for validation.
     """
+    settings, train = work.settings, work.train
     units = len(train)
     steps_per_epoch = -(-units // settings.global_batch)
     steps = steps_per_epoch * settings.epochs
 
     def batches() -> Iterator[tuple[int, list[dict[str, Tensor]]]]:
         for epoch in epochs:
-            order = epoch_order(units, seed, epoch)
+            order = epoch_order(units, work.seed, epoch)
             for k in range(steps_per_epoch):
                 chosen = order[k * settings.global_batch : (k + 1) * settings.global_batch]
                 step = epoch * steps_per_epoch + k
-                seed_dropout(seed, step, engine.rank)
+                seed_dropout(work.seed, step, engine.rank)
                 yield step, [share(train, chosen, engine.rank, engine.world_size)]
 
     def rate(step: int) -> float:
@@ -220,8 +220,8 @@ def _epochs(
             continue
         found, validation_loss = None, None
         engine.copy_to(judge)
-        if validation is not None:
-            found, validation_loss = judged(engine, judge, goal, validation)
+        if work.validation is not None:
+            found, validation_loss = judged(engine, judge, work.goal, work.validation)
             if not math.isfinite(validation_loss):
                 raise FloatingPointError(f"epoch {epoch}: the validation loss is {validation_loss}")
         yield {"epoch": epoch, "train_loss": loss / max(1, targets), "loss": validation_loss, "score": found}

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
@@ -22,9 +22,11 @@ from data.storage import alone, fetch
 from orchestration.cause import cause_of, is_broken
 from orchestration.config import Zero
 
+if TYPE_CHECKING:  # torch is for the ranks
+    from tuning.finetune import Work
+
 SETTLE_SECONDS = 5  # a rank that lost its peer says so before Ray knows that the peer is dead
 
-Work = tuple[Any, ...]  # arguments of tuning.finetune.train_trial, device and options aside
 Saves = tuple[Path, Mapping[str, Any], float]  # arguments of Halfway: folder, owner, seconds
 Told = Callable[[dict[str, Any]], None]
 
@@ -63,7 +65,7 @@ def bundles(workers: int, cpus: float, gpus: float) -> PlacementGroupFactory:
 
 
 def train_group(
-    name: str, work: Work, saves: Saves, report: Told, share: Share, last_epoch: int | None = None
+    name: str, work: "Work", saves: Saves, report: Told, share: Share, last_epoch: int | None = None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Train a trial in `share.workers` actors, in the last bundles of this process's placement group.
 
@@ -162,7 +164,7 @@ class Rank:
             probe.bind(("", 0))
             return device, (ray.util.get_node_ip_address(), probe.getsockname()[1])
 
-    def train(self, payload: tuple[Work, Saves, int | None], device: str, address: tuple[str, int]) -> Iterator[Any]:
+    def train(self, payload: tuple["Work", Saves, int | None], device: str, address: tuple[str, int]) -> Iterator[Any]:
         """Train this rank's share; rank 0 yields each epoch's record, then outcome and weights."""
         import torch
         import torch.distributed as dist
@@ -175,15 +177,15 @@ class Rank:
         number, ranks = self._number, self._share.workers
         work, saves, last_epoch = payload
         saves[0].mkdir(parents=True, exist_ok=True)
-        with alone(Path(work[2])):  # the encoder's folder, which may lie in a bucket
-            fetch(Path(work[2]))
+        with alone(Path(work.encoder)):  # which may lie in a bucket
+            fetch(Path(work.encoder))
         torch.set_num_threads(max(1, int(self._share.cpus)))
         # DeepSpeed reads them; an actor sees its own GPUs alone, the first of which is its device.
         os.environ.update(RANK=str(number), WORLD_SIZE=str(ranks), LOCAL_RANK="0", MASTER_ADDR=address[0])
         os.environ["MASTER_PORT"] = str(address[1])
         dist.init_process_group("nccl" if device == "cuda" else "gloo", rank=number, world_size=ranks)
         training = train_trial(
-            *work, device=device, make_engine=zero_engine(self._share.zero), last_epoch=last_epoch,
+            work, device, make_engine=zero_engine(self._share.zero), last_epoch=last_epoch,
             halfway=Halfway(*saves, number, gathered),
         )  # fmt: skip
         while True:

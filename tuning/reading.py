@@ -8,6 +8,7 @@ travels to them. Knows no results and no ray.tune.
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,22 +64,22 @@ class Reading:
     def trial(self, encoder: str, size: int | None, point: Point, seed: int) -> Trial:
         """One seed of a point on an encoder, with `size` training examples (None: all)."""
         finetune, head = point.config.finetune, point.config.head
-        settings: dict[str, Any] = {
-            "encoder": encoder,
-            "folder": str(self._encoders[encoder]),
-            "point": point.id,
-            "values": point.values,
-            "finetune": finetune.model_dump(mode="json"),
-            "head": head.model_dump(mode="json"),
-            "seed": seed,
-            "metric": self._goal.metric,
-            "train_size": size,
-        }
-        name = f"{slug(encoder)}-{point.id}{'' if size is None else f'-n{size}'}-s{seed}"
-        plain = Trial(id=name, inputs="", **settings)
-        inputs = f"{self._encoder_prints[encoder]}-{self._task_prints.get(plain.reading, '')}-{self._goal.metric}"
-        workers = 1 if plain.pooled else self._config.sweep.asked(finetune.mode)[0]
-        return Trial(id=name, inputs=inputs, workers=workers, **settings)
+        trial = Trial(
+            id=f"{slug(encoder)}-{point.id}{'' if size is None else f'-n{size}'}-s{seed}",
+            encoder=encoder,
+            folder=str(self._encoders[encoder]),
+            point=point.id,
+            values=point.values,
+            finetune=finetune.model_dump(mode="json"),
+            head=head.model_dump(mode="json"),
+            seed=seed,
+            metric=self._goal.metric,
+            inputs="",
+            train_size=size,
+        )
+        inputs = f"{self._encoder_prints[encoder]}-{self._task_prints.get(trial.reading, '')}-{self._goal.metric}"
+        workers = 1 if trial.pooled else self._config.sweep.asked(finetune.mode)[0]
+        return replace(trial, inputs=inputs, workers=workers)
 
     def features(self, trials: Iterable[Trial], cache: Path, progress: Update, run: str) -> dict[Key, str | None]:
         """Folders of cached features for every trial that trains on them, computed where they are not there; None where

@@ -164,14 +164,14 @@ def execute(
     try:
         from tuning.config import Finetune
         from tuning.features import with_features
-        from tuning.finetune import counted, run_trial
+        from tuning.finetune import Work, counted, run_trial
         from tuning.halfway import Halfway
 
         if features is not None and trial.pooled is not None:
             parts = with_features(parts, Path(features), trial.pooled[1])
         train = parts["train"] if subset is None else parts["train"].take(subset)
         about = {"train_size": len(train.examples), "cached_features": features is not None}
-        work = (
+        work = Work(
             Finetune(**trial.finetune), Head(**trial.head), trial.folder, counted(goal, train.examples), train.encoded,
             parts["validation"] if trial.last_epoch is None else None, trial.seed,
         )  # fmt: skip
@@ -186,7 +186,7 @@ def execute(
         else:
             halfway = Halfway(own, owner_of(trial), checkpoint_seconds)
             more = {"halfway": halfway, "last_epoch": trial.last_epoch}
-            outcome, weights = run_trial(*work, tell, device_of(gpus), **more)
+            outcome, weights = run_trial(work, tell, device_of(gpus), **more)
         outcome = {**outcome, **about}
     except RankLost:
         raise

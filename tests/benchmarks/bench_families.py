@@ -33,7 +33,7 @@ from orchestration.plain_engine import PlainEngine
 from orchestration.schedule import learning_rate
 from orchestration.steps import evaluate, train_steps
 from tuning.config import Finetune
-from tuning.finetune import Goal, Part, run_trial
+from tuning.finetune import Goal, Part, Work, run_trial
 from tuning.inputs import read_part
 
 BATCH, LENGTH, VOCABULARY, HELD_OUT = 16, 128, 8192, 512
@@ -92,7 +92,7 @@ def probe(folder: Path, task: Any, tokenizer: Path, pooling: Any) -> float:
                 batch = {name: torch.from_numpy(array) for name, array in encoded.tokens(some).items()}
                 features[some] = pooled_states(encoder, batch, (pooling,))[pooling].numpy()
         parts.append(Part(examples, encoded.with_features(features, on_tokens=False)))
-    outcome, _ = run_trial(settings, head, folder, goal, parts[0].encoded, parts[1], 0, quiet)
+    outcome, _ = run_trial(Work(settings, head, folder, goal, parts[0].encoded, parts[1], 0), quiet)
     return outcome["score"]
 
 

@@ -104,6 +104,7 @@ TASKS: dict[str, tuple[Callable[[str], Examples], str, int, dict[str, Any]]] = {
     "xquad": (answers, "answering", 256, {}),
     "sick-embedding": (sick, "embedding", 48, {
         "head.loss": "cosine", "head.pooling": "mean", "task.text_pair": "text_pair", "task.label": "likeness",
+        "sweep.space.head.layers": {"frozen": "linear", "full": None},  # a frozen encoder alone has nothing to train
     }),
 }  # fmt: skip
 # The demo's encoder is 128 wide, MiniLM 384: not one rate for both.

@@ -133,14 +133,14 @@ def trial(folder: Path, encoder: Path, settings: dict[str, Any], seed: int) -> N
     from data.examples import Examples
     from model.config import Head
     from tuning.config import Finetune
-    from tuning.finetune import Goal, Part, run_trial
+    from tuning.finetune import Goal, Part, Work, run_trial
 
     torch.set_num_threads(1)
     finetune, told = Finetune(**settings), json.loads((folder / "task.json").read_text())
     examples = [Examples(**told["splits"][name]) for name in ("train", "validation")]
     train, validation = (Part(one, encode_examples(one, told["labels"], encoder, finetune.length)) for one in examples)
     goal = Goal(tuple(told["labels"]), "accuracy")
-    outcome, _ = run_trial(finetune, Head(), encoder, goal, train.encoded, validation, seed, lambda record: None)
+    outcome, _ = run_trial(Work(finetune, Head(), encoder, goal, train.encoded, validation, seed), lambda record: None)
     print(json.dumps(outcome["score"]))
 
 
