@@ -22,6 +22,7 @@ from orchestration.config import Cluster, Config
 from orchestration.credentials import complaints, is_secret
 from orchestration.recipe import RECIPES, load_config, parse_yaml, recipe_path
 from orchestration.ship import RECIPE
+from orchestration.task_configs import task_configs
 
 STOP_SECONDS = 60  # what a stopped job has for saving; Ray's own default is 3
 # Verb -> the keys that name files or folders which it reads or writes.
@@ -110,11 +111,14 @@ def check_paths(verb: str, config: Config | None, places: Mapping[str, str | Non
     `places` are further paths, by the name of their option.
     """
     values: dict[str, Any] = dict(places)
-    for key in PATHS[verb] if config is not None else ():
-        value: Any = config
-        for part in key.split("."):
-            value = getattr(value, part)
-        values[key] = [source.path for source in value] if key == "corpus.sources" else value
+    wholes = {"": config, **task_configs(config)} if config is not None else {}
+    for name, whole in wholes.items():
+        for key in PATHS[verb]:
+            value: Any = whole
+            for part in key.split("."):
+                value = getattr(value, part)
+            if key not in values or value != values[key]:  # what all tasks have in common is told once
+                values[f"sweep.tasks.{name}.{key}" if name else key] = value
     faults = [
         f"{key}={path}: in a job a relative path is a disposable folder on one node"
         + (
@@ -124,7 +128,8 @@ def check_paths(verb: str, config: Config | None, places: Mapping[str, str | Non
         )
         + "; give a folder that all nodes mount, as an absolute path, or a URI such as s3://bucket/folder"
         for key, value in values.items()
-        for path in (value if isinstance(value, list | tuple) else [value])
+        for each in (value if isinstance(value, list | tuple) else [value])
+        for path in [getattr(each, "path", each)]  # corpus.sources name more than a path
         if path is not None and path not in NO_PATHS and "://" not in path and not Path(path).is_absolute()
     ]
     if faults:

@@ -19,6 +19,7 @@ from orchestration.progress import Progress, Stage
 from orchestration.recipe import load_config
 from orchestration.run import check_identity, check_storage, fetch_run, folder_of
 from orchestration.switches import check_switches
+from orchestration.task_configs import task_configs
 from orchestration.terminal import printable
 from orchestration.verbs import as_typed, await_nodes, in_run, on_nodes
 
@@ -34,13 +35,13 @@ def sweep(options: argparse.Namespace) -> int:
     from tuning.inputs import resolved
     from tuning.report import write_report
     from tuning.room import check_resources
-    from tuning.suite import configs, suite
+    from tuning.suite import suite
     from tuning.sweep import sweep as run_sweep
 
     check_storage(config)
     run = folder_of(config, "-sweep")
     check_identity(run, config, SWEEP_SECTIONS)
-    tasks = configs(config) if config.sweep.tasks else {"": config}
+    tasks = task_configs(config)
     notes: list[str] = []
     on_nodes(config, options.dry_run, lambda nodes: notes.extend(_checked(tasks, nodes)))
     known = {task: resolved(one) for task, one in tasks.items()}

@@ -8,7 +8,8 @@ from test_tuning_sweep import configure, quiet, stamps
 from tiny_encoder import make_examples, write_encoder
 
 from data.config import UserError
-from tuning.suite import configs, suite
+from orchestration.task_configs import task_configs
+from tuning.suite import suite
 
 
 def write_task(folder: Path, name: str, number: int, classes: int = 3) -> dict[str, object]:
@@ -27,7 +28,7 @@ def test_each_task_is_the_common_config_with_its_own_keys(tmp_path) -> None:
         "two": {"task": {"train": "b.tsv", "validation": "c.tsv"}, "sweep.space": {"finetune.learning_rate": [1e-2]}},
     }
     config = configure(tmp_path, {"finetune.epochs": [1]}, **{"sweep.tasks": tasks, "sweep.encoders": ["x"]})
-    found = configs(config)
+    found = task_configs(config)
     assert list(found) == ["one", "two"] and all(not one.sweep.tasks for one in found.values())
     assert (found["one"].task.train, found["one"].finetune.length, found["one"].sweep.space) == (
         "a.tsv", 12, {"finetune.epochs": [1]},
@@ -50,7 +51,7 @@ def test_each_task_is_the_common_config_with_its_own_keys(tmp_path) -> None:
 )
 def test_wrong_tasks_are_one_line_each(tmp_path, tasks: dict, words: list[str]) -> None:
     with pytest.raises(UserError) as error:
-        configs(configure(tmp_path, {}, **{"sweep.tasks": tasks}))
+        task_configs(configure(tmp_path, {}, **{"sweep.tasks": tasks}))
     assert "\n" not in str(error.value) and all(word in str(error.value) for word in words)
 
 
