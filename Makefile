@@ -2,6 +2,7 @@
 # make demo      pretrain on the embedded corpus, then sweep heads: about 6 minutes on 2 CPU cores
 # make test      every test but the slow ones, on a Ray of its own: about 24 minutes
 # make soak      the slow ones; ARGS="--slice 0/10" for a tenth of them
+# make bench     a benchmark of tests/benchmarks: BENCH=sweep ARGS=tiny; without BENCH, their names
 # make check     lint and types
 # make clean     remove .venv/ and tool caches; runs/ is yours and stays
 #
@@ -12,6 +13,7 @@
 PYTHON ?= python3
 TORCH_INDEX ?=
 ARGS ?=
+BENCH ?=
 
 VENV := .venv/bin/python
 # DeepSpeed comes as source, the only such package here: without torch in sight and with DS_BUILD_OPS=0 its build copies
@@ -19,7 +21,7 @@ VENV := .venv/bin/python
 PIP := DS_BUILD_OPS=0 PYTHONWARNINGS=ignore PIP_DISABLE_PIP_VERSION_CHECK=1 $(VENV) -m pip install --quiet --constraint constraints.txt \
 	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
-.PHONY: install demo test soak check clean
+.PHONY: install demo test soak bench check clean
 
 install: .venv/installed
 
@@ -57,6 +59,10 @@ test: .venv/installed-test
 
 soak: .venv/installed-test
 	$(VENV) -m pytest -m soak $(ARGS)
+
+bench: .venv/installed-test
+	@$(if $(BENCH),PYTHONPATH=tests $(VENV) tests/benchmarks/bench_$(BENCH).py $(ARGS),cd tests/benchmarks && \
+		for file in *.py; do name=$${file#bench_}; echo "BENCH=$${name%.py}: $$(sed -n '1s/"""//p' $$file)"; done)
 
 check: .venv/installed-check
 	$(VENV) -m ruff check .

@@ -1,6 +1,6 @@
 """What a checkpoint costs training: its stall, the work beside it, and the share of the time at the default cadence.
 
-    python tests/benchmarks/bench_checkpoint.py [FOLDER]
+    make bench BENCH=checkpoint ARGS="[FOLDER]"
 
 Two ranks over gloo train, at ZeRO stage 1, a tiny BERT and one of 30 million parameters into FOLDER (a temporary one,
 if none is given). Stall: seconds that `Saver.save` holds a rank. Beside: seconds from there until the checkpoint

@@ -1,6 +1,6 @@
 """Every family with every objective at a tiny size: parameters, tokens/s, own metric, and a frozen probe of each.
 
-    PYTHONPATH=tests .venv/bin/python tests/benchmarks/bench_families.py [STEPS [NAME ...]]
+    make bench BENCH=families ARGS="[STEPS [NAME ...]]"
 
 Each trains on the embedded corpus, 16 rows of 128 tokens a step for as many steps (default 600), in one process on all
 cores: BERT-tiny's shape (128 wide, 2 layers) with a vocabulary of 8,192. The probe is one linear layer on the frozen

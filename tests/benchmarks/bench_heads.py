@@ -1,6 +1,6 @@
 """Every kind of head on a real task: the demo's encoder and MiniLM's weights, frozen and full, beside TF-IDF.
 
-    python tests/benchmarks/bench_heads.py [--examples 600] [--seeds 1] [--sizes 100,300,1000,all] [TASK ...]
+    make bench BENCH=heads ARGS="[--examples 600] [--seeds 1] [--sizes 100,300,1000,all] [TASK ...]"
 
 Reads the sets in CLOZE_SHARED/datasets (default ../shared), writes them as the files a user would have, and runs one
 `cloze sweep` over all tasks: so many training examples at most, 400 for validation, two learning rates of each mode; a

@@ -1,6 +1,6 @@
 """Masking: tokens a second of ours and of transformers' DataCollatorForLanguageModeling, on the same rows.
 
-    python tests/benchmarks/bench_masking.py        about half a minute, one process; needs Cloze installed
+    make bench BENCH=masking        about half a minute, one process; needs Cloze installed
 
 Text: Python's own documentation (pydoc_data.topics), a WordPiece tokenizer of 4,096 tokens trained on it, full rows.
 The collator gets batches of 32 rows, as a DataLoader would hand it, by the quicker of its documented ways: encodings

@@ -1,6 +1,6 @@
 """Text -> token rows on disk: `cloze prepare` against `datasets.map(batched=True, num_proc=cores)`.
 
-    python tests/benchmarks/bench_prepare.py [MEGABYTES]
+    make bench BENCH=prepare ARGS="[MEGABYTES]"
 
 The peer does what Hugging Face's run_mlm.py does: tokenise, then concatenate and cut into rows (group_texts), each in
 one process per core, and writes Arrow files. Ours reads the files twice, drops duplicates, splits sentences, packs rows

@@ -1,6 +1,6 @@
 """What the stream costs: memory against the size of the store, start against how far the run is, rows a second.
 
-    python tests/benchmarks/bench_stream.py [ROWS]
+    make bench BENCH=stream ARGS="[ROWS]"
 
 Two stores of rows of 128 tokens, one of ROWS (default 100,000) and one ten times as large, are each streamed once,
 masked, to two ranks that do not train. Peak memory: unique memory (USS) of every process of the Ray that streams,

@@ -1,6 +1,6 @@
 """What a sweep costs, against the same trials done otherwise, on all cores, each with one thread.
 
-    PYTHONPATH=tests python tests/benchmarks/bench_sweep.py [tiny] [ENCODER]
+    make bench BENCH=sweep ARGS="[tiny] [ENCODER]"
 
 a. 12 learning rates x 3 seeds on a frozen encoder, against the same sweep that runs the encoder in every trial.
 b. 36 frozen and 4 full trials, against each trial in a process of its own that loads its encoder and reads the texts.
