@@ -199,8 +199,8 @@ class Task(Section):
     """Labelled examples for a head. Which columns are read depends on head.kind."""
 
     train: str = "docstrings"
-    """CSV, TSV, JSONL, Parquet or Arrow file; CoNLL (.conll .conllu) for tagging, SQuAD's .json for answering;
-    "docstrings" is the built-in task: which package is this text from?"""
+    """CSV, TSV, JSONL, Parquet or Arrow file, here or in a bucket (s3://, gs://); CoNLL (.conll .conllu) for tagging,
+    SQuAD's .json for answering; "docstrings" is the built-in task: which package is this text from?"""
     validation: str | None = None
     """File of the same shape; None: a part of the training examples is held out."""
     test: str | None = None

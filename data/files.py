@@ -53,6 +53,22 @@ def list_files(path: str) -> tuple[list[Found], bool]:
         ) from None
 
 
+def one_file(key: str, path: str) -> str:
+    """The path of a file, or its URI in a bucket. Raises UserError, beginning with `key`, for anything else."""
+    if "://" not in path:
+        local = os.path.expanduser(path)
+        if not os.path.isfile(local):
+            raise UserError(f"{key}: no such file; correct the path")
+        return local
+    try:
+        is_file = list_files(path)[1]
+    except UserError as error:
+        raise UserError(f"{key}: {error}") from None
+    if not is_file:
+        raise UserError(f"{key}: a folder or glob, not one file; give the URI of a file")
+    return path
+
+
 def _list_local(path: str) -> tuple[list[Found], bool]:
     if os.path.isfile(path):
         return [_look(path)], True

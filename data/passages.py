@@ -3,9 +3,8 @@
 In: a file with the columns id and text. Out: a mapping, or a UserError in one line.
 """
 
-from pathlib import Path
-
 from data.config import UserError
+from data.files import one_file
 from data.formats import format_of, read_records
 from data.lines import clean
 from data.records import Bad
@@ -13,14 +12,15 @@ from data.records import Bad
 
 def read_passages(file: str, encoding: str = "utf-8") -> dict[str, str]:
     """Texts by id. Raises UserError."""
-    key, path = f"task.passages={file}", Path(file).expanduser()
-    format = format_of(path.name)
-    if not path.is_file() or format is None or format == "text":
-        raise UserError(f"{key}: {'no such file' if not path.is_file() else 'its suffix tells no format'}; give a CSV, "
-                        f"TSV, JSONL, Parquet or Arrow file with the columns id and text")  # fmt: skip
+    key = f"task.passages={file}"
+    path = one_file(key, file)
+    format = format_of(path)
+    if format is None or format == "text":
+        raise UserError(f"{key}: its suffix tells no format; give a CSV, TSV, JSONL, Parquet or Arrow file with the "
+                        f"columns id and text")  # fmt: skip
     passages: dict[str, str] = {}
     faults: list[str] = []
-    for record in read_records(str(path), format, ("id", "text"), encoding):
+    for record in read_records(path, format, ("id", "text"), encoding):
         if isinstance(record, Bad):
             faults.append(str(record))
             continue

@@ -5,9 +5,9 @@ In: a file's name, the task section, what its reader found. Out: paths and forma
 
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from data.config import Task, UserError
+from data.files import one_file
 from data.formats import COMPRESSED, SUFFIXES, Format, format_of
 from data.lines import is_text_encoding
 from data.records import Bad
@@ -17,10 +17,7 @@ def path_of(key: str, file: str, task: Task) -> str:
     """Where a file lies. Raises UserError for one that is not there, or in no encoding."""
     if not is_text_encoding(task.encoding):
         raise UserError(f"task.encoding={task.encoding}: no text encoding; give one such as utf-8 or cp1252")
-    path = Path(file).expanduser()
-    if not path.is_file():
-        raise UserError(f"{key}: no such file; correct the path")
-    return str(path)
+    return one_file(key, file)
 
 
 def table_format(key: str, path: str, task: Task, others: Sequence[str] = ()) -> Format:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow.fs
 import pytest
 
 from data.config import Task, UserError
@@ -60,6 +61,37 @@ def test_every_format_gives_the_same_task(tmp_path: Path, suffix: str) -> None:
         assert split.texts == texts and split.targets == ["good", "bad", "bad", "good"] and split.pairs is None
         assert split.places is not None and all(place.startswith(f"{path}:") for place in split.places)
     assert load("classification", path, text_pair="second").train.pairs == ["x"] * 4
+
+
+def test_files_of_a_bucket(tmp_path: Path, s3: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in s3.items():
+        monkeypatch.setenv(name, value)
+    bucket, _ = pyarrow.fs.FileSystem.from_uri("s3://cloze-test")
+
+    def upload(path: Path) -> Any:
+        with bucket.open_output_stream(f"cloze-test/tasks/{path.name}") as file:
+            file.write(path.read_bytes())
+        return f"s3://cloze-test/tasks/{path.name}"
+
+    columns = {"id": [1, 2, 3], "text": ["café 人权", "dull", "none"], "label": ["a", "b", "a"]}
+    for suffix in FORMATS:
+        path = write(tmp_path / f"a.{suffix}", columns)
+        here, there = load("classification", path), load("classification", upload(path))
+        assert (there.train.texts, there.train.targets) == (here.train.texts, here.train.targets), suffix
+    sentences = tmp_path / "a.conll"
+    sentences.write_text(CONLL)
+    assert load("tagging", upload(sentences)).train.words == [["John", "lives"], ["#", "Paris"]]
+    articles = tmp_path / "squad.json"
+    question = {"id": "1", "question": "b?", "answers": [{"text": "b", "answer_start": 2}]}
+    articles.write_text(json.dumps({"data": [{"paragraphs": [{"context": "a b", "qas": [question]}]}]}))
+    assert load("answering", upload(articles)).train.texts == ["b?"]
+    queries = write(tmp_path / "queries.csv", {"text": ["x", "y"], "label": ["1", "3"]})
+    searched = load("embedding", upload(queries), passages="s3://cloze-test/tasks/a.csv")
+    assert searched.passages is not None and searched.passages["3"] == "none"
+    nowhere: Any = "s3://cloze-test/tasks/none.csv"
+    assert fault("classification", nowhere).startswith(f"task.train={nowhere}: no such file or folder in the bucket;")
+    folder: Any = "s3://cloze-test/tasks"
+    assert "not one file" in fault("classification", folder)
 
 
 @pytest.mark.parametrize("suffix", FORMATS)

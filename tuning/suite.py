@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from data.config import UserError
 from orchestration.config import Config
 from orchestration.identity import SWEEP_SECTIONS
 from orchestration.progress import Update
