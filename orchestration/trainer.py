@@ -23,6 +23,7 @@ from orchestration.cause import cause_of
 from orchestration.checkpoint import write_json
 from orchestration.config import Config, to_yaml
 from orchestration.following import following, step_text, told_loss
+from orchestration.job import Job, run_worker
 from orchestration.plan import phases_of
 from orchestration.progress import Update
 from orchestration.run import cache_of
@@ -82,7 +83,6 @@ def pretrain(
     from orchestration.pacer import Pacer
     from orchestration.segments import Plan, PlanPhase, order_of
     from orchestration.stream import Stream
-    from orchestration.worker import Job, pretrain_worker
 
     _check_beginning(config, run, stores)
     weights, batch = config.corpus.weights, config.pretrain.global_batch
@@ -120,7 +120,7 @@ def pretrain(
     scaling = config.scaling
     gpus = scaling.gpus_per_worker
     trainer = WorkerGroup(
-        lambda: pretrain_worker(job),
+        lambda: run_worker(job),
         pacer=pacer,
         stuck_seconds=scaling.stuck_seconds,
         # Longer than the watchdog waits: it names the rank that is missing, gloo and NCCL do not.

@@ -9,8 +9,7 @@ come through `get_dataset_shard` and nowhere else. Nothing that is called below 
 import math
 import socket
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -20,7 +19,6 @@ import ray
 import ray.train
 import torch.distributed as dist
 
-from data.batches import Part
 from data.retries import be_patient
 from data.storage import fetch, is_remote, publish
 from model.activations import recompute_activations
@@ -32,16 +30,16 @@ from orchestration.beacon import Beacon, faults_of, poison
 from orchestration.budget import in_words, told
 from orchestration.cause import is_broken
 from orchestration.clock import Clock
-from orchestration.config import Config
 from orchestration.device import precision_of, share_cores
 from orchestration.engine import DeepSpeedEngine
 from orchestration.feed import Feed
 from orchestration.gate import Gate
 from orchestration.gauges import WorkerGauges, group_peak
 from orchestration.group import leaving, worker_device
+from orchestration.job import Job
 from orchestration.journal import Journal
 from orchestration.ledger import open_ledger
-from orchestration.plan import Phase, number_of_phase, step_plan
+from orchestration.plan import step_plan
 from orchestration.policies import OTHERS, Moved
 from orchestration.resuming import agree, load
 from orchestration.saving import Saver, SavingError
@@ -58,38 +56,6 @@ SPEAKS_LAST_SECONDS = 3
 SETTLE_SECONDS = 30  # for the save that is on its way when training ends with an error
 MOVE_SECONDS = 100  # and when the workers must leave: clouds give 30 to 120 s
 GROW_SECONDS = 1200  # and when they would be more: nothing is urgent, and storage is tried again for 480 s
-
-
-@dataclass(frozen=True)
-class Job:
-    """What a worker is told. Paths are absolute and the same on every node."""
-
-    config: Config
-    run: str
-    tokenizer_folder: str
-    tokenizer: dict[str, Any]
-    """What it is: vocab_size, pad_id, cls_id, ..."""
-    data: str
-    """Fingerprint of the prepared rows."""
-    recipe: str
-    """The run's config.yaml, for the model card."""
-    phases: tuple[Phase, ...]
-    steps_per_epoch: tuple[int, ...]
-    """Of each phase."""
-    evaluates_before: Callable[[int], bool]
-    """Whether held-out rows are evaluated before a step is trained, or behind the last one."""
-    dump_batches: str | None
-    fault: str
-    pacer: Any
-
-    def epoch_of(self, step: int) -> int:
-        """Which epoch of its phase's rows `step` is of."""
-        number = number_of_phase(self.phases, step)
-        return (step - self.phases[number].first_step) // self.steps_per_epoch[number]
-
-    def kind_of(self, part: Part) -> tuple[int, bool]:
-        """Number of the phase, and whether it is evaluated: parts of one kind in a row go together."""
-        return number_of_phase(self.phases, part.first_step), part.evaluation
 
 
 def pretrain_worker(job: Job) -> None:

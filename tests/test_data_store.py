@@ -226,6 +226,7 @@ def test_tokenizer_from_a_folder_is_used_as_it_is(tmp_path: Path):
     assert texts(second, "train") == texts(first, "train")
 
 
+@pytest.mark.soak
 def test_killed_preparation_leaves_no_store_and_the_next_one_starts_clean(tmp_path: Path, ray_4_cpus: str):
     corpus, cache = write_corpus(tmp_path / "corpus", 1200), tmp_path / "cache"
     script = (

@@ -70,6 +70,7 @@ def in_rank(rank: int, port: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_a_phase_with_other_micro_batches_trains_the_same_steps(tmp_path: Path):
     made_store(tmp_path / "short", [60])

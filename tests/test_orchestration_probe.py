@@ -163,6 +163,7 @@ def test_a_good_cluster_is_told_from_a_terminal_and_from_a_job(cluster):
 
 
 @namespaces
+@pytest.mark.soak
 def test_storage_that_a_node_lacks_is_found_and_pretrain_refuses_it_before_it_starts(cluster):
     """One node has another folder of that name, the other none: as where somebody forgot to mount it."""
     runs = cluster.storage

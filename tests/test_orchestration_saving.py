@@ -318,6 +318,7 @@ def test_storage_that_answers_errors_for_a_while_is_ridden_out_beside_training(g
     assert ranks.steps() == [10, 20] and any("works again after" in line for line in told)
 
 
+@pytest.mark.soak
 def test_storage_that_is_away_for_longer_than_the_limit_fails_the_save(gate, pacer, monkeypatch):
     monkeypatch.setattr(retries, "LONGEST_WAIT_SECONDS", 0.2)
     retries.be_patient(0.5)

@@ -281,7 +281,7 @@ def drain_parts(plan: Plan, start: int, world_size: int, spent_at: int | None = 
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("held_out", [41, 0])
+@pytest.mark.parametrize("held_out", [41, pytest.param(0, marks=pytest.mark.soak)])
 def test_a_spent_budget_ends_a_stream_of_a_billion_steps_with_one_evaluation(ray_4_cpus, tmp_path, held_out):
     store = made_store(tmp_path / "store", [170, 1, 189], held_out=held_out)
     endless = plan_of(tmp_path, store, steps=(10**9,), eval_every_steps=None)

@@ -173,7 +173,9 @@ def test_recomputing_activations_changes_no_loss(seen):
     """Dropout on: each layer drops the same when it is computed again."""
     for stage in (0, 3):
         kept, recomputed = (seen["begin"][0][f"{kind} {stage}"] for kind in ("stage", "recomputed at stage"))
-        assert kept["losses"] == recomputed["losses"] and kept["norms"] == recomputed["norms"]
+        # Up to the last bit: its kernels choose their instructions by where in memory a tensor lies.
+        for told in ("losses", "norms"):
+            assert kept[told] == pytest.approx(recomputed[told], rel=1e-6)
 
 
 def test_nothing_is_left_behind_and_a_fault_of_one_rank_is_told_by_all(seen):

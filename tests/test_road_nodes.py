@@ -18,7 +18,7 @@ from conftest import free_port
 
 from data import storage
 
-pytestmark = [pytest.mark.road, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.road, pytest.mark.soak, pytest.mark.timeout(420)]
 
 MIRRORS = Path(f"/tmp/cloze-mirror-{os.getuid()}")
 STEPS = 40
@@ -158,7 +158,6 @@ def test_what_lies_in_the_bucket_is_a_whole_run(bucket, run):
     assert again.returncode == 0 and "finished: nothing to do" in again.stdout
 
 
-@pytest.mark.soak
 def test_a_sweep_over_two_nodes_in_a_bucket(bucket, run, second_node_pid, home):
     words = [
         "sweep", "name=b", "storage=s3://cloze-test/nodes", "task.train=train.csv", "task.validation=dev.csv",

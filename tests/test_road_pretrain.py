@@ -79,11 +79,28 @@ def cloze_module(cloze, home):
 
 
 @pytest.fixture(scope="module")
-def undisturbed(cloze_module, home) -> Path:
+def first(cloze_module) -> subprocess.CompletedProcess[str]:
     done = cloze_module(*words("a", "--dump-batches", "dump-a"))
     assert done.returncode == 0, done.stderr
-    assert "held-out loss" in done.stdout
+    return done
+
+
+@pytest.fixture(scope="module")
+def undisturbed(first, home) -> Path:
     return home / "runs" / "a"
+
+
+@pytest.fixture(scope="module")
+def broken(cloze_module) -> subprocess.CompletedProcess[str]:
+    """Run d: a worker raised an error at step 45."""
+    return cloze_module(*words("d", "scaling.max_restarts=0"), CLOZE_FAULT="raise:1:45")
+
+
+def test_a_pipe_sees_a_line_per_stage_and_the_result(first, undisturbed):
+    """The libraries' chatter is in the log."""
+    assert {line.split()[0] for line in first.stderr.splitlines()} == {"corpus", "pretrain"}
+    assert len(first.stdout.splitlines()) == 3 and "held-out loss" in first.stdout
+    assert (undisturbed / "log" / "driver.log").exists()
 
 
 def test_a_run_leaves_what_it_promises(undisturbed, home):
@@ -183,6 +200,7 @@ def test_killed_and_resumed_is_the_undisturbed_training(undisturbed, home, ray_4
     assert "seed: run b was started with 0, now 4" in changed.stderr
 
 
+@pytest.mark.soak
 def test_a_killed_worker_costs_the_steps_since_the_checkpoint(undisturbed, home, cloze_module):
     done = cloze_module(*words("c"), CLOZE_FAULT="kill:1:70")
     assert done.returncode == 0, done.stderr
@@ -190,8 +208,8 @@ def test_a_killed_worker_costs_the_steps_since_the_checkpoint(undisturbed, home,
     assert json.loads((home / "runs/c/status.json").read_text())["restarts"] == 1
 
 
-def test_a_failure_names_rank_step_and_log_and_loses_nothing(home, cloze_module):
-    done = cloze_module(*words("d", "scaling.max_restarts=0"), CLOZE_FAULT="raise:1:45")
+def test_a_failure_names_rank_step_and_log_and_loses_nothing(home, broken):
+    done = broken
     assert done.returncode == 1
     last = done.stderr.splitlines()[-2:]
     assert last[0].startswith("cloze: pretrain failed: ") and "rank 1, step 45: RuntimeError: the fault" in last[0]
@@ -203,7 +221,8 @@ def test_a_failure_names_rank_step_and_log_and_loses_nothing(home, cloze_module)
     assert (home / "runs" / "d" / "checkpoints" / "step-00000040" / "manifest.json").exists()
 
 
-def test_fewer_workers_at_another_stage_finish_what_broke(undisturbed, home, cloze_module):
+@pytest.mark.soak
+def test_fewer_workers_at_another_stage_finish_what_broke(undisturbed, broken, home, cloze_module):
     """Goes on from run d's checkpoint of two workers at stage 1."""
     done = cloze_module(*words("d", "scaling.workers=1", "zero.stage=2"))
     assert done.returncode == 0, done.stderr
@@ -212,6 +231,7 @@ def test_fewer_workers_at_another_stage_finish_what_broke(undisturbed, home, clo
     assert [line["step"] for line in lines if "loss" in line] == list(range(STEPS))
 
 
+@pytest.mark.soak
 def test_one_worker_at_stage_3_is_the_same_training(undisturbed, home, cloze_module):
     """1 x 8 rows for 2 x 4: the same rows, the same losses; and sharded parameters are exported whole."""
     done = cloze_module(*words("e", "scaling.workers=1", "pretrain.micro_batch=4", "zero.stage=3",
@@ -233,13 +253,10 @@ def test_one_worker_at_stage_3_is_the_same_training(undisturbed, home, cloze_mod
         assert torch.allclose(a, b, atol=1e-3), name
 
 
-def test_quiet(undisturbed, home, cloze_module):
-    """A pipe sees one line per stage and the result; the libraries' chatter is in the log."""
+@pytest.mark.soak
+def test_a_run_without_a_cadence_saves_at_its_end(home, cloze_module):
     done = cloze_module(*words("f", "pretrain.steps=4"))
     assert done.returncode == 0, done.stderr
-    assert {line.split()[0] for line in done.stderr.splitlines()} == {"corpus", "pretrain"}
-    assert len(done.stdout.splitlines()) == 3
-    assert (home / "runs" / "f" / "log" / "driver.log").exists()
     summary = json.loads((home / "runs" / "f" / "summary.json").read_text())
     assert (summary["steps"], summary["checkpoints_saved"]) == (4, 1) and summary["loss"] > 0, "none before the end"
 
@@ -271,6 +288,7 @@ def test_stopped_is_saved_and_exit_130(home, ray_4_cpus, cloze_module, number):
     assert not (home / "runs" / name / "lease.json").exists()
 
 
+@pytest.mark.soak
 def test_a_loss_that_is_no_number_ends_the_run_at_once(home, cloze_module):
     """All ranks agree on it, and a restart would meet it again: none is tried."""
     done = cloze_module(*words("h", "pretrain.learning_rate=1e30", "pretrain.gradient_clipping=null"))
@@ -284,6 +302,7 @@ def test_a_loss_that_is_no_number_ends_the_run_at_once(home, cloze_module):
     assert last.startswith(f"cloze: pretrain failed: step {told[-1]['step']}: ")
 
 
+@pytest.mark.soak
 def test_one_held_out_row_and_fewer_rows_than_workers_do_not_hang(home, cloze_module):
     """Every rank evaluates and trains equally often, also the one that gets filler rows only."""
     (home / "two.txt").write_text("the cat saw the dog\n\nthe judge asked the clerk\n")

@@ -173,6 +173,7 @@ def test_a_jobs_variables_win_over_the_products_and_reach_the_workers(head, cloz
     assert done.returncode == 0 and "saw job job" in done.stdout, done.stdout
 
 
+@pytest.mark.soak
 def test_a_run_by_hand_takes_its_code_to_the_nodes(head, home, cloze):
     """The nodes have no Cloze: workers need the code."""
     done = cloze("pretrain", "-c", "law.yaml", "name=hand", "pretrain.steps=4", RAY_ADDRESS=head.gcs,
@@ -236,7 +237,9 @@ def test_credentials_go_nowhere(head, home, cloze):
     assert b"def pretrain_worker" in everything
 
 
-def test_ctrl_c_without_a_terminal_leaves_the_job_running(head, start, cloze):
+@pytest.fixture(scope="module")
+def long_job(start) -> tuple[subprocess.Popen[str], str]:
+    """A job that trains for long: the process that follows it, and its identity."""
     process = start("submit", "pretrain", "-c", "law.yaml", "name=long", "pretrain.steps=100000")
     assert process.stdout is not None
     identity = ""
@@ -244,6 +247,11 @@ def test_ctrl_c_without_a_terminal_leaves_the_job_running(head, start, cloze):
         identity = line.split()[1] if line.startswith("job ") else identity
         if line.startswith("Running entrypoint"):
             break
+    return process, identity
+
+
+def test_ctrl_c_without_a_terminal_leaves_the_job_running(head, long_job):
+    process, identity = long_job
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=30)
     assert process.returncode == 130, error
@@ -252,7 +260,7 @@ def test_ctrl_c_without_a_terminal_leaves_the_job_running(head, start, cloze):
 
 
 @pytest.mark.soak
-def test_ctrl_c_at_a_terminal_asks_and_once_more_is_no(head, home, cloze):
+def test_ctrl_c_at_a_terminal_asks_and_once_more_is_no(head, home, cloze, long_job):
     """The terminal is a real one, so that Ctrl-C is a character typed."""
     terminal, inside = pty.openpty()
     process = subprocess.Popen(
@@ -276,7 +284,8 @@ def test_ctrl_c_at_a_terminal_asks_and_once_more_is_no(head, home, cloze):
     assert cloze("jobs").stdout.splitlines()[1].split()[1] == "RUNNING"
 
 
-def test_a_stopped_job_has_saved_leaves_nothing_and_resumes_until_its_cluster_dies(head, start, cloze):
+@pytest.mark.soak
+def test_a_stopped_job_has_saved_leaves_nothing_and_resumes_until_its_cluster_dies(head, start, cloze, long_job):
     run = head.folder / "runs" / "long"
     wait(lambda: len(losses(run)) > 5, 120)
     stopped = cloze("stop", "long")

@@ -112,6 +112,7 @@ def test_the_same_sweep_again_does_nothing_and_another_task_is_refused(swept, ho
     assert "task.validation: run s-sweep was started with 'dev.jsonl', now 'train.csv'" in other.stderr
 
 
+@pytest.mark.soak
 def test_a_demo_whose_pretraining_did_not_pay_says_so_and_exits_1(swept, home, run_cloze):
     """The random encoder alone beside itself: no lead can be more than its deviation."""
     random_copy = home / "random-copy"

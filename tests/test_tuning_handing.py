@@ -130,6 +130,7 @@ def test_examples_of_two_splits_join_in_all_their_columns() -> None:
     assert len(joined(make_examples(3, 1), make_examples(4, 2)).targets or []) == 7
 
 
+@pytest.mark.soak
 def test_a_finished_sweep_is_trained_again_where_that_is_asked_for_later(ray_4_cpus, tmp_path) -> None:
     """On cached features too, of which those of validation examples become training's."""
     write_encoder(tmp_path / "tiny" / "export", width=32)

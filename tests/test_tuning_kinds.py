@@ -94,7 +94,12 @@ def write(folder: Path, kind: str, part: str, examples: list[dict[str, Any]]) ->
     return str(path)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+FAST = ("classification", "answering")  # and one of another shape; the others are slow for what they add
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=() if kind in FAST else pytest.mark.soak) for kind in KINDS]
+)
 def test_a_sweep_learns_the_kind_and_hands_over_its_head(kind: str, ray_4_cpus, tmp_path) -> None:
     make, more, least = KINDS[kind]
     DRAW.seed(5)

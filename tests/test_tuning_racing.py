@@ -70,6 +70,7 @@ def test_a_budget_of_trials_ends_a_search_and_more_of_everything_goes_on(ray_4_c
     assert {entry["point"] for entry in entries} < {entry["point"] for entry in after}
 
 
+@pytest.mark.soak
 def test_hours_cut_a_trial_at_its_next_report_and_it_goes_on_from_there(ray_4_cpus, tmp_path) -> None:
     encoder, task, trials = write_encoder(tmp_path / "encoder"), make_task(), tmp_path / "trials"
     parts = {split: read(getattr(task, split), encoder) for split in ("train", "validation")}
