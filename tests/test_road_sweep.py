@@ -21,7 +21,7 @@ SPACE = (
     "finetune.epochs: {frozen: [40], full: [8]}}"
 )
 FILES = ["task.train=train.csv", "task.validation=dev.jsonl", "task.test=test.tsv"]
-TASK = [*FILES, "finetune.length=16", "finetune.global_batch=8", SPACE]
+TASK = [*FILES, "finetune.length=16", "finetune.global_batch=8", "sweep.seeds=2", SPACE]
 
 
 @pytest.fixture(scope="module")

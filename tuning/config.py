@@ -106,7 +106,7 @@ class Sweep(Section):
     Tune's asynchronous successive halving, arXiv:1810.05934)."""
     asha_reduction: Annotated[int, Field(ge=2)] = 3
     """asha: one point in so many goes on at each rung."""
-    seeds: Size = 2
+    seeds: Size = 3
     """Trials of each point, with seeds seed, seed + 1, ..."""
     train_sizes: tuple[Size | Literal["all"], ...] = ()
     """Learning curve: every point is trained on the first n training examples (of a shuffle by `seed`, alike for all)
