@@ -107,7 +107,8 @@ def main() -> int:
     cache = root / "cache"
     task = load_task(Task(train_size=2000), "classification", 0, cache, quiet)
     stores: dict[tuple[str, str], Store] = {}
-    for run in RUNS.values():
+    asked = {name: run for name, run in RUNS.items() if not words or name in words}
+    for run in asked.values():
         if (run.tokenizer, run.packing) not in stores:
             tokenizer = Tokenizer.model_validate({"kind": run.tokenizer, "vocab_size": VOCABULARY})
             rows = Rows.model_validate({"length": LENGTH, "packing": run.packing})
@@ -116,9 +117,7 @@ def main() -> int:
     fell = []
     print("| run | parameters | tokens | tokens/s | held-out rows | probe [CLS] | random | probe mean | random |")
     print("|---|---|---|---|---|---|---|---|---|", flush=True)
-    for name, run in RUNS.items():
-        if words and name not in words:
-            continue
+    for name, run in asked.items():
         store, folder = stores[run.tokenizer, run.packing], root / name
         found = trained(run, store, steps, root / "bert-mlm", folder)
         write_random_encoder(folder, 0, root / f"random-{name}")
