@@ -6,13 +6,15 @@ In: a file with the columns id and text. Out: a mapping, or a UserError in one l
 from data.config import UserError
 from data.files import one_file
 from data.formats import format_of, read_records
-from data.lines import clean
+from data.lines import clean, is_text_encoding
 from data.records import Bad
 
 
 def read_passages(file: str, encoding: str = "utf-8") -> dict[str, str]:
     """Texts by id. Raises UserError."""
     key = f"task.passages={file}"
+    if not is_text_encoding(encoding):
+        raise UserError(f"task.encoding={encoding}: no text encoding; give one such as utf-8 or cp1252")
     path = one_file(key, file)
     format = format_of(path)
     if format is None or format == "text":
@@ -25,7 +27,9 @@ def read_passages(file: str, encoding: str = "utf-8") -> dict[str, str]:
             faults.append(str(record))
             continue
         number, text = record.values
-        number = str(int(number)) if isinstance(number, float) and number.is_integer() else str(number or "").strip()
+        if isinstance(number, float) and number.is_integer():
+            number = int(number)
+        number = "" if number is None else str(number).strip()
         if not number or not isinstance(text, str) or not text.strip() or clean(text) is None:
             faults.append(f"{file}:{record.line}: no {'valid text' if number else 'id'}")
         elif passages.setdefault(number, text.strip()) != text.strip():

@@ -266,19 +266,25 @@ def fresh_folder(target: Path) -> Iterator[Path]:
         yield target
         publish(target, last=MANIFEST)
         return
-    mark = f".part-{socket.gethostname()}-"
-    for part in target.parent.glob("*.part-*-*"):
-        if _is_left(part, mark):
-            shutil.rmtree(part, ignore_errors=True)
-    part = target.with_name(f"{target.name}{mark}{os.getpid()}")
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir()
+    part = part_of(target)
     try:
         yield part
         if not target.exists():
             part.rename(target)
     finally:
         shutil.rmtree(part, ignore_errors=True)
+
+
+def part_of(target: Path) -> Path:
+    """An empty folder beside `target` for what is to become it; what killed processes of this host left is removed."""
+    mark = f".part-{socket.gethostname()}-"
+    for part in target.parent.glob("*.part-*-*"):
+        if _is_left(part, mark):
+            shutil.rmtree(part, ignore_errors=True)
+    part = target.with_name(f"{target.name}{mark}{os.getpid()}")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    return part
 
 
 def _is_left(part: Path, mark: str) -> bool:

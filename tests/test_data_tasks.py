@@ -296,6 +296,11 @@ def test_queries_and_passages_by_id(tmp_path: Path) -> None:
     ]:
         assert told in fault("embedding", queries, passages=str(write(tmp_path / "p2.csv", columns)))
     assert "no such file" in fault("embedding", queries, passages=str(tmp_path / "none.csv"))
+    told = fault("embedding", queries, passages=str(passages), encoding="utf-9")
+    assert told.startswith("task.encoding=utf-9: no text encoding")
+    from_nought = write(tmp_path / "p.parquet", {"id": [0, 1], "text": ["none", "one"]})
+    asked = write(tmp_path / "n.csv", {"text": ["a?"], "label": [0]})
+    assert load("embedding", asked, passages=str(from_nought)).train.pairs == ["none"]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import socket
 from pathlib import Path
 
 import numpy as np
@@ -140,8 +141,14 @@ def test_too_large_and_broken_fall_back_aloud(ray_4_cpus, encoder, tmp_path, mon
     broken = write_encoder(tmp_path / "broken")
     (broken / "model.safetensors").write_bytes(b"not weights")
     said.clear()
-    assert cache_features([request_for(broken)], tmp_path, 1, 0, lambda text, _: said.append(text)) == [{}]
-    assert "could not be computed" in said[-1]
+    sound = request_for(write_encoder(tmp_path / "sound", seed=3))
+    dead = tmp_path / f"features-x.part-{socket.gethostname()}-{2**22 + 1}"
+    dead.mkdir()  # of a process that was killed: above the largest pid there is
+    asked = [request_for(broken), sound]
+    found = cache_features(asked, tmp_path, 1, 0, lambda text, _: said.append(text))
+    assert found == [{}, {"cls": sound.folder(tmp_path)}]  # a broken encoder takes none of another's
+    assert f"features of {broken} could not be computed" in " ".join(said)
+    assert not list(tmp_path.glob("features-*.part*"))
 
 
 def test_features_of_other_examples_are_refused(encoder) -> None:

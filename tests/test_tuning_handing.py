@@ -1,6 +1,7 @@
 """The winner: best/ and winner.json, trained again on all labelled examples where asked, from the config alone."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,6 @@ def splits(encoder: Path) -> dict[str, Any]:
 
 
 def again_of(trial: Trial, last_epoch: int) -> Trial:
-    from dataclasses import replace
-
     return replace(trial, id=f"{trial.id}-again", last_epoch=last_epoch)
 
 
@@ -128,6 +127,7 @@ def test_examples_of_two_splits_join_in_all_their_columns() -> None:
     second = Examples("regression", ["c", "d"], pairs=["e", "f"], targets=[2.0, 3.0], places=["y:1", "y:2"])
     assert joined(first, second).take([1, 2]) == second
     assert len(joined(make_examples(3, 1), make_examples(4, 2)).targets or []) == 7
+    assert joined(replace(first, groups=["g"]), second) == joined(first, second)  # groups are read of train alone
 
 
 @pytest.mark.soak
@@ -151,6 +151,13 @@ def test_a_finished_sweep_is_trained_again_where_that_is_asked_for_later(ray_4_c
     stamp = (run / "best" / "model.safetensors").stat().st_mtime_ns
     sweep(config, run, quiet, make_task())
     assert (run / "best" / "model.safetensors").stat().st_mtime_ns == stamp
+    # Other test examples under the same names: the winner is scored again. A kill before that leaves no old answer.
+    changed = replace(make_task(), test=make_examples(40, seed=77))
+    before = entries[0]["test_score"]
+    again = sweep(config, run, quiet, changed)
+    assert again[0]["test_score"] != before == sweep(config, run, quiet, make_task())[0]["test_score"]
+    (run / "winner.json").unlink()
+    assert sweep(config, run, quiet, make_task())[0]["test_score"] == before and (run / "winner.json").exists()
     # What best/ holds: the head trained by the same seed on all 180 for the best number of epochs.
     result = json.loads((run / "trials" / entries[0]["trials"][0] / "result.json").read_text())
     task, encoder = make_task(), tmp_path / "tiny" / "export"

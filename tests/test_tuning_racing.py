@@ -9,7 +9,7 @@ from test_tuning_search import make, plan
 from test_tuning_sweep import configure, quiet, stamps
 from tiny_encoder import GOAL, make_task, read, write_encoder
 
-from data.config import UserError
+from orchestration.run import held
 from tuning.search import Search
 from tuning.sweep import sweep
 from tuning.trials import Trial
@@ -102,6 +102,9 @@ def test_hours_cut_a_trial_at_its_next_report_and_it_goes_on_from_there(ray_4_cp
 def test_hours_in_which_no_trial_ends_are_said(ray_4_cpus, tmp_path) -> None:
     write_encoder(tmp_path / "tiny" / "export")
     config = configure(tmp_path, {"finetune.epochs": 1}, **ONE_AT_A_TIME, **{"sweep.budget.hours": 1e-9})
-    with pytest.raises(UserError, match=r"^sweep.budget.hours=1e-09: no trial ended within it; give more, the same"):
-        sweep(config, tmp_path / "tiny-sweep", quiet, make_task())
-    assert plan(config).to_come > 0 and not list((tmp_path / "tiny-sweep").glob("trials/*"))
+    run = tmp_path / "tiny-sweep"
+    told = r"^sweep.budget.hours=1e-09 is used up, and no trial is at its end; the same command with more goes on"
+    with pytest.raises(RuntimeError, match=told), held(run, config):
+        sweep(config, run, quiet, make_task())
+    assert plan(config).to_come > 0 and not list(run.glob("trials/*"))
+    assert (run / "config.yaml").exists(), "the folder stays, and what was cut in it"

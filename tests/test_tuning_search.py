@@ -95,6 +95,18 @@ def test_optuna_looks_where_scores_were_good_and_random_does_not() -> None:
     assert near("optuna") > 0.4 > near("random")  # a quarter of the space
 
 
+def test_values_that_do_not_go_together_in_a_space_too_large_to_check_are_passed_over() -> None:
+    """A crf takes no label smoothing; of 2 x 2 x 10 x 10 x 2 combinations half of those with a crf cannot be."""
+    space = {
+        "head.crf": [False, True], "head.label_smoothing": [0.1, 0.0], "finetune.epochs": list(range(1, 11)),
+        "finetune.weight_decay": [number / 100 for number in range(10)], "finetune.warmup_ratio": [0.0, 0.1],
+    }  # fmt: skip
+    sweep = {"sweep.space": space, "sweep.search": "optuna", "sweep.points": 40, "sweep.seeds": 1}
+    trials = run(plan(build_config({"name": "x"}, {**sweep, "head.kind": "tagging"})))
+    assert len(trials) == 40 and {trial.head["crf"] for trial in trials} == {True, False}
+    assert not any(trial.head["crf"] and trial.head["label_smoothing"] for trial in trials)
+
+
 @pytest.mark.parametrize("name", ["random", "optuna"])
 def test_a_search_that_was_cut_anywhere_replays_to_the_same_points(name: str) -> None:
     config = configure(RATES, search=name, points=18, seeds=2)

@@ -209,6 +209,9 @@ def test_only_diverging_trials_end_with_the_cause(ray_4_cpus, tmp_path) -> None:
 
 def test_a_check_finds_what_is_wrong_with_files_resources_and_the_space_without_ray(tmp_path) -> None:
     write_encoder(tmp_path / "tiny" / "export")
+    bare = write_encoder(tmp_path / "bare")
+    for file in bare.glob("tokenizer*"):
+        file.unlink()
     train, one_label = tmp_path / "train.tsv", tmp_path / "one.tsv"
     train.write_text("text\tlabel\nw1 w2\ta\nw3\tb\n")
     one_label.write_text("text\tlabel\nw1 w2\ta\nw3\ta\n")
@@ -221,6 +224,8 @@ def test_a_check_finds_what_is_wrong_with_files_resources_and_the_space_without_
         ({"sweep.cpus_per_trial": 3}, "needs 3 CPUs, the largest node has 2"),
         ({"sweep.space": {"finetune.epochs": []}}, "no values"),
         ({"sweep.encoders": ["nowhere"]}, "no encoder"),
+        ({"sweep.encoders": [str(bare)]}, "it holds no tokenizer"),
+        ({"head.kind": "classification", "head.class_weights": {"c": 2}}, "no label 'c'; labels are 'a', 'b'"),
     ]
     for changes, words in wrong:
         with pytest.raises(UserError, match=words):

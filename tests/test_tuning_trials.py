@@ -188,6 +188,30 @@ def test_weights_that_cannot_win_are_deleted_while_the_sweep_runs_and_after(tmp_
     assert kept == {"high-s0", "icy-s0"}
 
 
+def test_what_a_lost_trial_goes_on_from_stays_and_that_of_another_space_does_not(tmp_path) -> None:
+    trials = {point: make_trial(tmp_path, point, 0) for point in ("done", "lost", "cut", "other")}
+    for trial in trials.values():
+        (tmp_path / trial.id).mkdir()
+        for name in (WEIGHTS, "state.pt"):
+            (tmp_path / trial.id / name).write_bytes(b"")
+    results = [
+        make_result(trials["done"], {"score": 0.5, "status": "done", "train_size": 9, "trained_parameters": 1}),
+        make_result(trials["lost"], {"error": "its process died"}),
+    ]
+
+    def left() -> set[str]:
+        return {f"{file.parent.name.split('-')[1]}/{file.name}" for file in tmp_path.glob("*/*")}
+
+    everything = left()
+    lost = {trials["lost"].id}
+    prune_weights(results, 2, tmp_path, lost)
+    assert everything - left() == {"done/state.pt"}
+    prune_weights(results, None, tmp_path, lost)  # a budget was used up: what was cut goes on another time
+    assert everything - left() == {"done/state.pt"}
+    prune_weights(results, None, tmp_path, lost, {trials[one].id for one in ("done", "lost", "cut")})
+    assert everything - left() == {"done/state.pt", f"other/{WEIGHTS}", "other/state.pt"}
+
+
 def test_of_a_mode_the_entry_that_would_win_is_kept_not_the_leading_one(tmp_path) -> None:
     """Two points of top_k that cannot be told apart: the cheaper one wins, though its mean is lower."""
     results = []

@@ -12,9 +12,9 @@ import functools
 import hashlib
 import json
 import logging
-import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ import numpy as np
 from data.budget import budgeted
 from data.examples import Encoded, ranges
 from data.storage import fetch, fetch_once, publish
+from data.store import part_of
 from model.encoder import check_folder
 from model.families import setting
 from orchestration.inference import MICRO_BATCH_TOKENS
@@ -109,8 +110,6 @@ def cache_features(
     or they could not be computed; `progress` is told why, and the trials run the encoder themselves. num_cpus,
     num_gpus: what a task asks of Ray; `run` stands before the name of the execution.
     """
-    from ray.exceptions import RayError
-
     fitting = [_fitting(request, progress) for request in requests]
     todo: dict[Path, Request] = {}
     for request, poolings in zip(requests, fitting, strict=True):
@@ -118,13 +117,8 @@ def cache_features(
         if missing := tuple(pooling for pooling in poolings if pooling not in _manifest(folder)["poolings"]):
             before = todo[folder].poolings if folder in todo else ()
             todo[folder] = replace(request, poolings=tuple(dict.fromkeys([*before, *missing])))
-    try:
-        if todo:
-            _compute(todo, num_cpus, num_gpus, progress, run)
-    except RayError as error:
-        # An encoder that does not load is the fault of its own trials, which will say so; others go on.
-        cause = str(error).strip().splitlines()[-1]
-        progress(f"features could not be computed: frozen trials run the encoder: {cause}", None)
+    if todo:
+        _compute_what_can(todo, num_cpus, num_gpus, progress, run)
     folders = [request.folder(cache) for request in requests]
     there = [_manifest(folder)["poolings"] for folder in folders]
     return [
@@ -164,20 +158,49 @@ def _manifest(folder: Path) -> dict[str, Any]:
         return {"poolings": [], "encoder_rows": 0}
 
 
+def _compute_what_can(
+    todo: Mapping[Path, Request], num_cpus: float, num_gpus: float, progress: Progress, run: str
+) -> None:
+    """`_compute` in one execution; where that fails, one for each encoder, so that only its own are left out."""
+    from ray.exceptions import RayError
+
+    try:
+        _compute(todo, num_cpus, num_gpus, progress, run)
+    except RayError as error:
+        if len(todo) > 1:
+            for folder, request in todo.items():
+                _compute_what_can({folder: request}, num_cpus, num_gpus, progress, run)
+            return
+        # An encoder that does not load is the fault of its own trials, which will say so.
+        (request,), cause = todo.values(), str(error).strip().splitlines()[-1]
+        progress(f"features of {request.encoder} could not be computed: frozen trials run it: {cause}", None)
+
+
 def _compute(todo: Mapping[Path, Request], num_cpus: float, num_gpus: float, progress: Progress, run: str) -> None:
     """Run the encoders over all rows of `todo` in one Ray Data execution, and add to each folder what it made."""
+    with ExitStack() as stack:
+        parts = {folder: part_of(folder) for folder in todo}
+        for part in parts.values():
+            stack.callback(shutil.rmtree, part, ignore_errors=True)
+        read = _run_encoders(todo, parts, num_cpus, num_gpus, progress, run)
+        for folder, request, encoder_rows in zip(todo, todo.values(), read, strict=True):
+            _deliver(parts[folder], folder, request, encoder_rows)
+
+
+def _run_encoders(
+    todo: Mapping[Path, Request], parts: Mapping[Path, Path], num_cpus: float, num_gpus: float, progress: Progress,
+    run: str,
+) -> list[int]:
+    """Fill the files of each request in its part; returns how many rows each encoder read."""
     import ray
 
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     logging.getLogger("ray.data").setLevel(logging.ERROR)  # or it tells the user that progress bars are off
-    parts = {folder: folder.with_name(f"{folder.name}.{os.getpid()}.part") for folder in todo}
     arrays: dict[tuple[int, str, str], np.memmap] = {}
     blocks: list[tuple[int, str, np.ndarray]] = []
     for k, (folder, request) in enumerate(todo.items()):
-        shutil.rmtree(parts[folder], ignore_errors=True)
-        parts[folder].mkdir(parents=True)
         for name, split in request.splits.items():
             for pooling in request.poolings:
                 file, shape = parts[folder] / f"{name}.{pooling}.npy", (num_vectors(split, pooling), request.width())
@@ -208,8 +231,7 @@ def _compute(todo: Mapping[Path, Request], num_cpus: float, num_gpus: float, pro
         progress(f"features: {done} of {total} texts", done / total)
     for array in arrays.values():
         array.flush()
-    for folder, request, encoder_rows in zip(todo, requests, read, strict=True):
-        _deliver(parts[folder], folder, request, encoder_rows)
+    return read
 
 
 def _place(
@@ -240,7 +262,6 @@ def _deliver(part: Path, folder: Path, request: Request, encoder_rows: int) -> N
     }
     (part / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
     publish((part / "manifest.json").replace(folder / "manifest.json"))
-    part.rmdir()
 
 
 def _encode_block(

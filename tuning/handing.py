@@ -5,6 +5,7 @@ sweep.retrain the point is trained once more, on training and validation example
 best: best/ then holds that, and the validation score is still the winner's own. Knows no points and no other trial.
 """
 
+import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
@@ -68,17 +69,26 @@ def hand_over(
     return found
 
 
-def conclude(told: Mapping[str, Any], run: Path) -> None:
+def conclude(told: Mapping[str, Any], task: TaskData, run: Path) -> None:
     """Write winner.json, the last file of a sweep: it says that all others are there."""
+    told = {**told, "test_examples": _test_examples(task)}
     write_text(run / WINNER, json.dumps(told, indent=1, allow_nan=False) + "\n")
 
 
-def is_handed_over(config: Config, run: Path) -> bool:
-    """Whether the sweep in `run` was concluded, with a winner that was trained again or not as the config wants it."""
-    told = run / WINNER
-    if not told.is_file() or not (run / "best" / "config.json").is_file():
+def is_handed_over(config: Config, task: TaskData, run: Path) -> bool:
+    """Whether the sweep in `run` was concluded, with a winner that was trained again or not as the config wants it and
+    scored on the test examples of today."""
+    if not (run / WINNER).is_file() or not (run / "best" / "config.json").is_file():
         return False
-    return json.loads(told.read_text(encoding="utf-8"))["retrained"] == config.sweep.retrain
+    told = json.loads((run / WINNER).read_text(encoding="utf-8"))
+    return (told["retrained"], told.get("test_examples")) == (config.sweep.retrain, _test_examples(task))
+
+
+def _test_examples(task: TaskData) -> str | None:
+    """Hash of the test split; training and validation examples are in the identity of every trial."""
+    if task.test is None:
+        return None
+    return hashlib.sha256(json.dumps([vars(task.test), task.passages]).encode()).hexdigest()[:16]
 
 
 def export(
@@ -121,8 +131,10 @@ def export(
 
 def joined(first: Examples, second: Examples) -> Examples:
     """The examples of two splits of one task, one behind the other."""
-    lists = {f.name: values for f in fields(first) if isinstance(values := getattr(first, f.name), list)}
-    return replace(first, **{name: values + getattr(second, name) for name, values in lists.items()})
+    lists = [f.name for f in fields(first) if isinstance(getattr(first, f.name), list)]
+    both = {name: (getattr(first, name), getattr(second, name)) for name in lists}
+    # Groups are read of a split that is divided, and of no other.
+    return replace(first, **{name: None if more is None else values + more for name, (values, more) in both.items()})
 
 
 def _ended(trial: Trial, folder: Path) -> Result:

@@ -5,7 +5,6 @@ In: a Config. Out: checked inputs, or a UserError in one line before any trial s
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,11 +17,12 @@ from data.kinds import find_kind
 from data.labelled import columns_of
 from data.retrieval import search_space
 from data.storage import fetch, place, publish, shown
+from data.store import part_of
 from model.config import Head
 from model.encoder import check_folder
 from model.families import family_of, longest_row
 from model.freezing import layers_a_group
-from model.opening import check_weights
+from model.opening import check_tokenizer, check_weights
 from orchestration.config import Config
 from orchestration.recipe import build_config
 from orchestration.run import folder_of
@@ -51,6 +51,7 @@ def find_encoders(config: Config) -> dict[str, Path]:
             try:
                 check_folder(folder)
                 check_weights(folder)
+                check_tokenizer(folder)
             except ValueError as error:
                 raise UserError(f"sweep.encoders={name}: {error}") from None
         else:
@@ -109,8 +110,7 @@ def _write_random(like: Path, seed: int, folder: Path) -> None:
     from model.encoder import write_random_encoder
 
     fetch(like)
-    part = folder.with_name(f"{folder.name}.{os.getpid()}.part")
-    shutil.rmtree(part, ignore_errors=True)
+    part = part_of(folder)
     write_random_encoder(like, seed, part)
     try:
         part.rename(folder)
@@ -172,7 +172,11 @@ def load_task(config: Config, cache: Path, progress: Progress) -> TaskData:
 
 
 def goal_of(config: Config, task: TaskData) -> Goal:
-    """What trials must know of the task. Raises UserError where the metric does not fit it."""
+    """What trials must know of the task. Raises UserError where the metric or weights of labels do not fit it."""
+    for weights in (point.config.head.class_weights for point in points(config)):
+        if isinstance(weights, Mapping) and (unknown := sorted(set(weights) - set(task.labels))):
+            known = ", ".join(map(repr, task.labels[:10]))
+            raise UserError(f"head.class_weights: no label {', '.join(map(repr, unknown[:3]))}; labels are {known}")
     goal = Goal(
         labels=tuple(task.labels),
         metric=choose_metric(config.task.metric, task.kind, task.scheme, config.head.loss),

@@ -7,6 +7,7 @@ in waves, so that what it is told, and in which order, does not depend on who en
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from data.config import UserError
 from orchestration.config import Config
 from tuning.scores import METRICS
 from tuning.space import Axis, Point, Range, choose_point, points
@@ -64,9 +65,15 @@ class Suggested:
             else:
                 self._study.tell(trial, score)
         self._asked, wave = [], list[Point]()
-        while len(self._known) < self._config.sweep.points and len(wave) < WAVE and len(self._asked) < ASKED:
+        for _ in range(ASKED):
+            if len(self._known) == self._config.sweep.points or len(wave) == WAVE:
+                break
             trial = self._study.ask()
-            point = choose_point(self._config, lambda name, axis, trial=trial: _suggested(trial, name, axis))
+            try:
+                point = choose_point(self._config, lambda name, axis, trial=trial: _suggested(trial, name, axis))
+            except UserError:  # values that do not go together, in a space too large to be checked whole
+                self._study.tell(trial, state=TrialState.PRUNED)
+                continue
             self._asked.append((trial, point.id))
             if point.id not in self._known:
                 self._known.add(point.id)

@@ -44,7 +44,7 @@ class Standing:
         self.metrics.set("cloze_trial_score", score, trial=trial)
 
     def cut(self, trial: str) -> None:
-        """A trial is to go on another time."""
+        """A trial runs no more, and is to go on another time."""
         self._running.discard(trial)
 
     def end(self, trial: str) -> None:

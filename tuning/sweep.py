@@ -9,10 +9,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from data.config import UserError
 from data.corpus import DOCSTRINGS
 from data.examples import TaskData
-from data.storage import fetch, shown
+from data.storage import fetch, remove, shown
 from orchestration.cluster import Node
 from orchestration.config import Config
 from orchestration.progress import Update
@@ -95,9 +94,10 @@ def sweep(
 
     plan = Search(config, list(encoders), numbers, goal.metric, reading.trial, earlier, record.told, record.seconds)
     standing = Standing(title or run.name, plan)
-    if not plan.to_come and is_handed_over(config, run) and (entries := _finished(run, plan)):
+    if not plan.to_come and is_handed_over(config, task, run) and (entries := _finished(run, plan)):
         progress(f"finished before; {_outcome(plan, entries)}", 1.0, **standing.facts())
         return _told(config, plan, entries, tell)
+    remove(run / WINNER)  # that of fewer trials, or of other examples: a kill from here on must not leave it
 
     def inputs(trials: Sequence[Trial]) -> Inputs:
         features = reading.features(trials, cache, progress, standing.title)
@@ -105,7 +105,7 @@ def sweep(
         return Inputs(goal, reading.parts, features, run / "trials", config, drawn)
 
     def ended(result: Result) -> None:
-        prune_weights(list(plan.results.values()), config.sweep.seeds, run / "trials")
+        prune_weights(list(plan.results.values()), config.sweep.seeds, run / "trials", plan.lost)
         record.write(plan.told)
 
     if plan.to_come:
@@ -117,18 +117,11 @@ def sweep(
 
     constant = baseline(goal.metric, task.kind, task.train.targets or [], task.validation.targets or [])
     entries = make_entries({**result, "majority_baseline": constant} for result in plan.results.values())
-    if not entries:
-        raise UserError(
-            f"sweep.budget.hours={config.sweep.budget.hours:g}: no trial ended within it; give more, the same command "
-            f"goes on"
-        )
     best = winner(entries)
-    write_leaderboard(entries, run)
+    if entries:
+        write_leaderboard(entries, run)
     if best is None:
-        first = entries[0]
-        raise RuntimeError(
-            f"no trial finished ({first['status']}): {first['error']}; delete {shown(run / 'trials')} to run them again"
-        )
+        raise RuntimeError(_why_no_winner(config, entries, run))
 
     trial = plan.trials[best_trial(best)]
 
@@ -142,8 +135,9 @@ def sweep(
         config, trial, best, goal, task, reading.parts[trial.reading], drawn, sources[trial.encoder], run, train
     )
     write_leaderboard(entries, run)
-    conclude(told, run)
-    prune_weights(list(plan.results.values()), None, run / "trials")
+    conclude(told, task, run)
+    known = plan.trials if plan.is_complete else None
+    prune_weights(list(plan.results.values()), None, run / "trials", plan.lost, known)
     progress(_outcome(plan, entries), 1.0, **standing.facts())
     return _told(config, plan, entries, tell)
 
@@ -158,12 +152,24 @@ def _finished(run: Path, plan: Search) -> list[Entry] | None:
 def _told(config: Config, plan: Search, entries: list[Entry], tell: Callable[[str], None]) -> list[Entry]:
     """The entries; where a budget left something to do, that is said."""
     if not plan.is_complete:
-        given = ", ".join(f"sweep.budget.{name}={most:g}" for name, most in config.sweep.budget if most is not None)
         tell(
-            f"{given} is used up: {len(plan.results)} trials ended, {plan.num_whole} of {plan.num_points} points have "
-            f"all of theirs; the same command with more goes on"
+            f"{_budget(config)} is used up: {len(plan.results)} trials ended, {plan.num_whole} of {plan.num_points} "
+            f"points have all of theirs; the same command with more goes on"
         )
     return entries
+
+
+def _budget(config: Config) -> str:
+    return ", ".join(f"sweep.budget.{name}={most:g}" for name, most in config.sweep.budget if most is not None)
+
+
+def _why_no_winner(config: Config, entries: Sequence[Entry], run: Path) -> str:
+    """What is to be told where no trial came to its end with a score."""
+    first = next((entry for entry in entries if entry["status"] != "stopped"), None)
+    if first is None:  # those of a race that were ahead are half-way
+        return f"{_budget(config)} is used up, and no trial is at its end; the same command with more goes on"
+    remedy = f"delete {shown(run / 'trials')} to run them again"
+    return f"no trial finished ({first['status']}): {first['error']}; {remedy}"
 
 
 def _outcome(plan: Plan, entries: Sequence[Entry]) -> str:

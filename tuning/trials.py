@@ -9,7 +9,7 @@ run on the cluster.
 import json
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -211,8 +211,14 @@ def owner_of(trial: Trial) -> dict[str, Any]:
     return {key: getattr(trial, key) for key in keys}
 
 
-def prune_weights(results: Sequence[Result], seeds: int | None, folder: Path) -> None:
+def prune_weights(
+    results: Sequence[Result], seeds: int | None, folder: Path, lost: Collection[str] = (),
+    known: Collection[str] | None = None,
+) -> None:
     """Delete from `folder` (trials/) what ended trials do not need any more: where they were half-way, and weights.
+
+    Trials that were `lost` with their process keep where they were, as they are tried again. `known`: all trials of a
+    search that is through; of others in the folder (the space was another) the result alone stays.
 
     Weights stay of the largest number of training examples that there are results of: of each mode the best trial of
     the entry that would win, else of the leading one; and, while the sweep runs (`seeds`: trials of each point), of
@@ -230,11 +236,11 @@ def prune_weights(results: Sequence[Result], seeds: int | None, folder: Path) ->
         kept.setdefault(entry["mode"], entry)
     running = [entry for entry in scored if seeds is not None and entry["seeds"] < seeds]
     wanted = {best_trial(entry) for entry in (*kept.values(), *running)}
-    ended = {result["trial"] for result in results}
+    ended = {result["trial"] for result in results} - set(lost)
     for name in sizes(folder):
         trial, _, file = name.partition("/")
-        left = file.startswith("state") or (file == WEIGHTS and trial not in wanted)
-        if trial in ended and left:
+        is_through = trial in ended or known is not None and trial not in known
+        if is_through and (file.startswith("state") or (file == WEIGHTS and trial not in wanted)):
             remove(folder / name)
 
 

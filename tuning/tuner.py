@@ -216,6 +216,9 @@ def _watch(
                 standing.score(ours.id, result["score"])
             show(ours, result["score"])
 
+        def on_trial_recover(self, iteration: int, trials: Any, trial: Any, **_: Any) -> None:
+            standing.cut(_name(trial))  # it lost its process and waits to be started again
+
         def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **_: Any) -> None:
             finish(trial.config["trial"])
 
