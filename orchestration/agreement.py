@@ -10,6 +10,7 @@ import asyncio
 from typing import Any
 
 Files = dict[str, dict[str, Any]]
+GONE = "the worker group is gone"
 
 
 class Agreement:
@@ -18,13 +19,20 @@ class Agreement:
     def __init__(self) -> None:
         self._resume = 0
         self._told: list[str] = []
+        self._said = asyncio.Event()
+        self._group = 0
         self._forget_saves()
 
     def _forget_saves(self) -> None:
-        """A new worker group: what the last one did not finish is no more, and who waited for it never wakes."""
+        """A new worker group: what the last one did not finish is no more.
+
+        Who waited for it is answered, though nobody hears it: an actor runs so many calls at once, and those of the
+        dead would fill it.
+        """
+        self._group += 1
         self._delivered: dict[int, dict[int, Files | str]] = {}
         self._verdicts: dict[int, str | None] = {}
-        self._said = asyncio.Event()
+        self._say()
 
     async def resume_at(self, step: int) -> None:
         """The workers agreed on the checkpoint that they load, that before `step`; the stream begins there."""
@@ -41,8 +49,11 @@ class Agreement:
 
     async def deliveries(self, step: int, ranks: int) -> Files | str:
         """All ranks' files, once all have spoken; the first one's text where some could not."""
+        group = self._group
         while len(self._delivered.get(step, {})) < ranks:
             await self._said.wait()
+            if group != self._group:
+                return GONE
         words = self._delivered.pop(step)
         files: Files = {}
         for _, word in sorted(words.items()):
@@ -58,8 +69,11 @@ class Agreement:
 
     async def verdict(self, step: int) -> str | None:
         """What `settle` was told of this step, once it was."""
+        group = self._group
         while step not in self._verdicts:
             await self._said.wait()
+            if group != self._group:
+                return GONE
         return self._verdicts[step]
 
     def _say(self) -> None:

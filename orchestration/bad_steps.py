@@ -7,6 +7,7 @@ Knows neither Ray nor torch.
 """
 
 import json
+import logging
 import math
 import shlex
 from pathlib import Path
@@ -15,6 +16,8 @@ from typing import Any
 from data.storage import fetch, is_remote, publish, shown
 from orchestration import metrics
 from orchestration.steps import StepRecord
+
+logger = logging.getLogger(__name__)
 
 FILE = "bad_steps.jsonl"
 ROWS_SHOWN = 16  # in the command of an error; the file has all
@@ -25,23 +28,28 @@ class BadSteps:
 
     def __init__(self, run: Path, step: int) -> None:
         self.path = run / FILE
+        self._lines: list[dict[str, Any]] = []
         fetch(self.path)
         if self.path.exists():
-            self._write([line for line in metrics.read(self.path) if line["step"] < step])
+            self._lines = [line for line in metrics.read(self.path) if line["step"] < step]
+            self._write()
 
     def add(self, record: StepRecord) -> None:
         """Of one step."""
         numbers = {"loss": finite(record.loss), "gradient_norm": finite(record.gradient_norm)}
-        lines = [
+        self._lines += [
             {"step": record.step, "rank": rank, "row_ids": list(rows), **numbers}
             for rank, rows in record.suspects.items()
         ]
-        self._write([*metrics.read(self.path), *lines])
+        try:
+            self._write()
+        except OSError as error:  # a full disk ends no run: the next bad step writes these lines too
+            logger.warning("%s could not be written: %s", self.path, error)
 
-    def _write(self, lines: list[dict[str, Any]]) -> None:
+    def _write(self) -> None:
         """The whole file: there are few lines, and a bucket cannot be appended to."""
         part = self.path.with_name(self.path.name + ".part")
-        part.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+        part.write_text("".join(json.dumps(line) + "\n" for line in self._lines), encoding="utf-8")
         part.replace(self.path)
         publish(self.path)
 

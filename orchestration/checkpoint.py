@@ -146,6 +146,8 @@ def _folders(run: Path) -> list[Path]:
 def retain(run: Path, step: int, keep: int, owner: Mapping[str, Any]) -> list[Path]:
     """Delete what is older than the checkpoint of `step` but for the newest `keep` (it is one of them) and the best.
 
+    That of `step` itself is never deleted, whatever a listing says of it that has not all its files yet.
+
     What kills left half written goes too. Checkpoints of another run stay: they are somebody's. Returns the deleted.
     """
     whole, strangers = [], []
@@ -159,6 +161,7 @@ def retain(run: Path, step: int, keep: int, owner: Mapping[str, Any]) -> list[Pa
     kept = {folder for folder, _ in whole[-keep:]} | set(strangers)
     if (leader := _best(manifest for _, manifest in whole)) is not None:
         kept.add(folder_of(run, leader["step"]))
+    kept.add(folder_of(run, step))
     gone = [folder for folder in older if folder not in kept]
     for folder in gone:
         remove(folder / MANIFEST)  # no longer counts, whatever stops the removal half way

@@ -4,6 +4,7 @@ In: a folder named by the user and the config of this start. Out: the folder, he
 UserError that says why not. Knows neither Ray nor what is trained.
 """
 
+import errno
 import json
 import logging
 import os
@@ -31,6 +32,7 @@ from orchestration.recipe import build_config
 logger = logging.getLogger(__name__)
 
 PROBE = "written to see that it can be, and removed"
+NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 HEARTBEAT_SECONDS = 10
 STALE_SECONDS = 60  # a holder on another machine that has been silent for this long is gone
 
@@ -191,7 +193,7 @@ def _take(lease: Path, run: Path) -> None:
         own = lease.with_name(f"lease-{os.getpid()}.json")
         write_json(own, _holder())
         try:
-            os.link(own, lease)  # whole or not at all: nobody reads a lease that is being written
+            _create(lease, own)
             publish(lease)
             return
         except FileExistsError:
@@ -204,6 +206,17 @@ def _take(lease: Path, run: Path) -> None:
             lease.unlink(missing_ok=True)
         finally:
             own.unlink(missing_ok=True)
+
+
+def _create(lease: Path, own: Path) -> None:
+    """Give a written file the name of the lease. Raises FileExistsError where there is one."""
+    try:
+        os.link(own, lease)  # whole or not at all: nobody reads a lease that is being written
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        with lease.open("xb") as file:  # mounted buckets and many Windows shares have no links
+            file.write(own.read_bytes())
 
 
 def _holder() -> dict[str, Any]:

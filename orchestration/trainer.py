@@ -102,7 +102,8 @@ def pretrain(
     start = f"{config.name}-{os.getpid()}-{os.urandom(3).hex()}"
     # Named, as two runs may share a namespace; on the driver's own node, for it must not end with another.
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    pacer = Pacer.options(name=f"{start}-pacer", scheduling_strategy=here).remote()
+    # Each rank has a few calls waiting in it; Ray's own limit is 1,000.
+    pacer = Pacer.options(name=f"{start}-pacer", scheduling_strategy=here, max_concurrency=10_000).remote()
     job = Job(
         config=located(config),
         run=str(run),

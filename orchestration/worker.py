@@ -55,7 +55,7 @@ KNOWN = ("loss", "targets")
 SPEAKS_LAST_SECONDS = 3
 SETTLE_SECONDS = 30  # for the save that is on its way when training ends with an error
 MOVE_SECONDS = 100  # and when the workers must leave: clouds give 30 to 120 s
-GROW_SECONDS = 1200  # and when they would be more: nothing is urgent, and storage is tried again for 480 s
+GROW_SECONDS = 1200  # and when nothing is urgent: storage is tried again for 480 s
 
 
 def pretrain_worker(job: Job) -> None:
@@ -213,7 +213,8 @@ def pretrain_worker(job: Job) -> None:
     except (FloatingPointError, SavingError) as error:  # on all ranks alike, and the same again after a restart
         if journal and gate.last:
             journal.write_last_step(gate.last, *clock.lap(), None if total_steps else ledger.share())
-        saver.settle(SETTLE_SECONDS)
+        beacon.at("saving")
+        saver.settle(GROW_SECONDS)  # all ranks live: a save that is on its way counts
         ray.get(job.pacer.fail.remote(str(error)))
         return
     except Moved:

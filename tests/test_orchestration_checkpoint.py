@@ -124,6 +124,13 @@ def test_what_kills_left_half_goes_with_the_next_save(tmp_path):
     assert [folder.name for folder in gone] == ["step-00000005"] and steps_of(tmp_path) == [4, 6]
 
 
+def test_the_one_just_saved_stays_though_a_listing_lacks_a_file_of_it(tmp_path):
+    made(tmp_path, 4)
+    late = made(tmp_path, 5)
+    next(path for path in sorted(late.rglob("*")) if path.is_file() and path.name != "manifest.json").unlink()
+    assert checkpoint.retain(tmp_path, 5, 1, OWNER) == [] and steps_of(tmp_path) == [4, 5]
+
+
 def test_shares_hold_every_file_once_and_about_the_same_bytes():
     files = {f"f{n}": {"bytes": size} for n, size in enumerate([100, 60, 50, 40, 30, 20, 10])}
     parts = checkpoint.shares(files, 3)

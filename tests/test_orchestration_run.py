@@ -1,5 +1,6 @@
 """A run's folder is held by one driver, keeps its identity, and is not left behind by a mistake."""
 
+import errno
 import json
 import multiprocessing
 import os
@@ -53,6 +54,23 @@ def test_a_killed_driver_holds_nothing(config):
     assert (folder_of(config) / "lease.json").exists()
     with held(folder_of(config), config):
         pass
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.ENOTSUP, errno.ENOSYS])
+def test_a_folder_without_hard_links_is_held_too(config, monkeypatch, number):
+    """As mounted buckets and Windows shares are."""
+
+    def link(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "link", link)
+    run = folder_of(config)
+    with held(run, config):
+        mine = json.loads((run / "lease.json").read_text())
+        assert mine["pid"] == os.getpid()
+        with pytest.raises(UserError, match=f"run r is held by process {os.getpid()}"), held(run, config):
+            pass
+    assert not (run / "lease.json").exists()
 
 
 @pytest.mark.parametrize("beat_age, refused", [(5, True), (100, False)])

@@ -174,8 +174,14 @@ def test_so_many_in_a_row_end_training_also_across_evaluations(tmp_path):
         (0, 0, 0, True), (2, 0, 16, True), (3, 0, 24, False), (4, 0, 32, True),
     ]  # fmt: skip
     assert all(line["gradient_norm"] is None for line in lines)
-    BadSteps(tmp_path, 3)  # a restart at step 3
+    again = BadSteps(tmp_path, 3)  # a restart at step 3
     assert [json.loads(line)["step"] for line in listed.path.read_text().splitlines()] == [0, 2]
+    part = tmp_path / "bad_steps.jsonl.part"
+    part.mkdir()  # it cannot be written, as on a full disk: training goes on
+    again.add(records[2])
+    part.rmdir()
+    again.add(records[3])
+    assert [json.loads(line)["step"] for line in listed.path.read_text().splitlines()] == [0, 2, 2, 3]
 
 
 def test_a_scale_that_is_looked_for_is_no_bad_step():
