@@ -10,7 +10,10 @@ import asyncio
 from typing import Any
 
 Files = dict[str, dict[str, Any]]
-GONE = "the worker group is gone"
+
+
+class GroupGoneError(RuntimeError):
+    """Who waits is of a worker group that is gone."""
 
 
 class Agreement:
@@ -26,8 +29,8 @@ class Agreement:
     def _forget_saves(self) -> None:
         """A new worker group: what the last one did not finish is no more.
 
-        Who waited for it is answered, though nobody hears it: an actor runs so many calls at once, and those of the
-        dead would fill it.
+        Who waited for it gets a GroupGoneError, though hardly anybody hears it: an actor runs so many calls at once,
+        and those of the dead would fill it.
         """
         self._group += 1
         self._delivered: dict[int, dict[int, Files | str]] = {}
@@ -53,7 +56,7 @@ class Agreement:
         while len(self._delivered.get(step, {})) < ranks:
             await self._said.wait()
             if group != self._group:
-                return GONE
+                raise GroupGoneError
         words = self._delivered.pop(step)
         files: Files = {}
         for _, word in sorted(words.items()):
@@ -73,7 +76,7 @@ class Agreement:
         while step not in self._verdicts:
             await self._said.wait()
             if group != self._group:
-                return GONE
+                raise GroupGoneError
         return self._verdicts[step]
 
     def _say(self) -> None:

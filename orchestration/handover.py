@@ -70,6 +70,8 @@ class Handover:
         """The result of `work`, or what went wrong as a text: nobody above a thread would hear of it."""
         try:
             return work()
+        except RayError:  # no word from the driver, or of a group that is no more: nothing is to be settled
+            raise
         except Exception as error:
             logger.exception("saving")
             return f"rank {self._rank}, step {step}: {type(error).__name__}: {error}"
