@@ -1,7 +1,7 @@
 # make install   .venv/ with exact versions (constraints.txt); a second time it does nothing
 # make demo      pretrain on the embedded corpus, then sweep heads: about 7 minutes on 2 CPU cores
 # make test      every test but the slow ones, on a Ray of its own: about 24 minutes
-# make soak      the slow ones; ARGS="--slice 0/10" for a tenth of them
+# make soak      the slow ones; ARGS="--slice 0/20" for a twentieth of them
 # make bench     a benchmark of tests/benchmarks: BENCH=sweep ARGS=tiny; without BENCH, their names
 # make check     lint and types
 # make clean     remove .venv/ and tool caches; runs/ is yours and stays
