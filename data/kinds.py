@@ -57,7 +57,7 @@ def find_kind(task: Task, implied: str | None = None) -> Found:
         kind = implied or ("multiple_choice" if task.choices else "embedding")
         return Found(kind, task.text, task.text_pair, _note(kind, told or "the settings of head"))
     key = f"task.train={task.train}"
-    path = path_of(key, task.train, task)
+    path = path_of(key, task.train, task.encoding)
     suffix = suffix_of(path) if task.format is None else task.format
     try:
         if suffix == ".json" and read_squad(task.train, path, task.encoding) is not None:

@@ -38,7 +38,7 @@ def read_examples(
     `loss` is an embedding's; `passages` its texts by id, where task.passages gives them. `grouped`: with the values of
     task.group.
     """
-    path = path_of(key, file, task)
+    path = path_of(key, file, task.encoding)
     examples: list[tuple[str, Example]] = []
     faults: list[str] = []
     num_blank = 0

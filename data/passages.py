@@ -4,18 +4,16 @@ In: a file with the columns id and text. Out: a mapping, or a UserError in one l
 """
 
 from data.config import UserError
-from data.files import one_file
 from data.formats import format_of, read_records
-from data.lines import clean, is_text_encoding
+from data.lines import clean
 from data.records import Bad
+from data.refusals import path_of
 
 
 def read_passages(file: str, encoding: str = "utf-8") -> dict[str, str]:
     """Texts by id. Raises UserError."""
     key = f"task.passages={file}"
-    if not is_text_encoding(encoding):
-        raise UserError(f"task.encoding={encoding}: no text encoding; give one such as utf-8 or cp1252")
-    path = one_file(key, file)
+    path = path_of(key, file, encoding)
     format = format_of(path)
     if format is None or format == "text":
         raise UserError(f"{key}: its suffix tells no format; give a CSV, TSV, JSONL, Parquet or Arrow file with the "

@@ -13,10 +13,10 @@ from data.lines import is_text_encoding
 from data.records import Bad
 
 
-def path_of(key: str, file: str, task: Task) -> str:
+def path_of(key: str, file: str, encoding: str) -> str:
     """Where a file lies. Raises UserError for one that is not there, or in no encoding."""
-    if not is_text_encoding(task.encoding):
-        raise UserError(f"task.encoding={task.encoding}: no text encoding; give one such as utf-8 or cp1252")
+    if not is_text_encoding(encoding):
+        raise UserError(f"task.encoding={encoding}: no text encoding; give one such as utf-8 or cp1252")
     return one_file(key, file)
 
 

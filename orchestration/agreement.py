@@ -7,6 +7,7 @@ Knows neither Ray nor files.
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 Files = dict[str, dict[str, Any]]
@@ -52,11 +53,7 @@ class Agreement:
 
     async def deliveries(self, step: int, ranks: int) -> Files | str:
         """All ranks' files, once all have spoken; the first one's text where some could not."""
-        group = self._group
-        while len(self._delivered.get(step, {})) < ranks:
-            await self._said.wait()
-            if group != self._group:
-                raise GroupGoneError
+        await self._until(lambda: len(self._delivered.get(step, {})) == ranks)
         words = self._delivered.pop(step)
         files: Files = {}
         for _, word in sorted(words.items()):
@@ -72,12 +69,16 @@ class Agreement:
 
     async def verdict(self, step: int) -> str | None:
         """What `settle` was told of this step, once it was."""
+        await self._until(lambda: step in self._verdicts)
+        return self._verdicts[step]
+
+    async def _until(self, is_there: Callable[[], bool]) -> None:
+        """Wait for words of this group."""
         group = self._group
-        while step not in self._verdicts:
+        while not is_there():
             await self._said.wait()
             if group != self._group:
                 raise GroupGoneError
-        return self._verdicts[step]
 
     def _say(self) -> None:
         """Wake all who wait."""

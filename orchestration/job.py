@@ -1,4 +1,4 @@
-"""What one rank of a run is told. Imports no model: whoever hands it on (Ray's controller too) starts in a second.
+"""What one rank of a run is told. Imports no DeepSpeed: the driver only hands it on.
 
 In: facts of the driver. Out: a record that travels to every worker.
 """

@@ -94,7 +94,7 @@ def write(folder: Path, kind: str, part: str, examples: list[dict[str, Any]]) ->
     return str(path)
 
 
-FAST = ("classification", "answering")  # and one of another shape; the others are slow for what they add
+FAST = ("classification", "answering")  # labels, and windows with answers; the others are of the soak
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from model.config import Head
 from model.encoder import check_folder
 from model.families import family_of, longest_row
 from model.freezing import layers_a_group
+from model.heads.losses import weigh_classes
 from model.opening import check_tokenizer, check_weights
 from orchestration.config import Config
 from orchestration.recipe import build_config
@@ -174,9 +175,11 @@ def load_task(config: Config, cache: Path, progress: Progress) -> TaskData:
 def goal_of(config: Config, task: TaskData) -> Goal:
     """What trials must know of the task. Raises UserError where the metric or weights of labels do not fit it."""
     for weights in (point.config.head.class_weights for point in points(config)):
-        if isinstance(weights, Mapping) and (unknown := sorted(set(weights) - set(task.labels))):
-            known = ", ".join(map(repr, task.labels[:10]))
-            raise UserError(f"head.class_weights: no label {', '.join(map(repr, unknown[:3]))}; labels are {known}")
+        if isinstance(weights, Mapping):
+            try:
+                weigh_classes(weights, task.labels, None)
+            except ValueError as error:
+                raise UserError(f"head.{error}") from None
     goal = Goal(
         labels=tuple(task.labels),
         metric=choose_metric(config.task.metric, task.kind, task.scheme, config.head.loss),
