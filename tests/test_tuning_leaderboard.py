@@ -88,6 +88,16 @@ def test_of_those_tied_the_cheapest_is_recommended_then_the_better() -> None:
     assert best is not None and names([best]) == ["frozen0.01"]
 
 
+def test_what_another_point_beats_beyond_doubt_is_not_recommended_though_the_best_is_too_uncertain_to() -> None:
+    entries = make_entries(
+        results("full", [0.67, 0.66, 0.53])  # one seed fell behind: its interval holds everything
+        + results("full", [0.555, 0.546, 0.551], rate=1e-4)
+        + results("frozen", [0.50, 0.499, 0.502], rate=1e-2)  # cheapest
+    )
+    assert names(entries) == ["full0.001", "full0.0001", "frozen0.01"] and all(entry["tied"] for entry in entries)
+    assert [entry["recommended"] for entry in entries] == [True, False, False]
+
+
 def test_the_random_control_is_recommended_only_where_no_other_is_tied() -> None:
     both = results("full", [0.5, 0.6, 0.7]) + results("frozen", [0.6, 0.5, 0.69], encoder="random")
     best = winner(make_entries(both))

@@ -135,16 +135,28 @@ def _compared(entries: list[Entry]) -> list[Entry]:
         differences = difference(entry, whole[0])
         if rank > 1 and differences:
             entry["difference_mean"], entry["difference_ci95"] = statistics.fmean(differences), half_width(differences)
-        upwards = METRICS[entry["metric"]].higher_is_better
-        entry["tied"] = rank == 1 or may_be_equal([-lead if upwards else lead for lead in differences])
+        entry["tied"] = rank == 1 or may_be_equal(_lags(entry, whole[0]))
+    # Where the best is uncertain much is tied with it, also what another one beats beyond doubt.
     tied = sorted(
-        (entry for entry in whole if entry["tied"]),
+        (entry for entry in whole if entry["tied"] and not any(_is_behind(entry, other) for other in whole)),
         key=lambda e: (e["encoder"] == CONTROL, e["trained_parameters"] or math.inf, e["rank"]),
     )
     # Where nothing is whole, the first that lacks a seed: what its others trained is there.
     for entry in [*tied, *(entry for entry in entries if place(entry) in (1, 2))][:1]:
         entry["recommended"] = True
     return entries
+
+
+def _lags(entry: Entry, other: Entry) -> list[float]:
+    """By how much an entry is behind another on each seed."""
+    upwards = METRICS[entry["metric"]].higher_is_better
+    return [-lead if upwards else lead for lead in difference(entry, other)]
+
+
+def _is_behind(entry: Entry, other: Entry) -> bool:
+    """Whether the seeds tell that another entry is better."""
+    lags = _lags(entry, other)
+    return len(lags) > 1 and statistics.fmean(lags) > 0 and not may_be_equal(lags)
 
 
 def difference(entry: Entry, other: Entry) -> list[float]:
