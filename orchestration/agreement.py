@@ -14,29 +14,35 @@ Files = dict[str, dict[str, Any]]
 
 
 class GroupGoneError(RuntimeError):
-    """Who waits is of a worker group that is gone."""
+    """Who speaks or waits is of a worker group that is gone."""
 
 
 class Agreement:
-    """The saves of one worker group; the pacer is one (orchestration/pacer.py). A save is known by its step."""
+    """The saves of the newest worker group; the pacer is one (orchestration/pacer.py).
+
+    Groups are counted, and so are the saves of each, alike on all ranks: (group, save) names one. A call may come twice
+    (the answer to the first was lost on its way), and changes nothing then. In the name of a group that is gone every
+    call raises GroupGoneError: a process that has yet to die has no say in another group's saves.
+    """
 
     def __init__(self) -> None:
         self._resume = 0
         self._told: list[str] = []
         self._said = asyncio.Event()
         self._group = 0
-        self._forget_saves()
+        self._delivered: dict[int, dict[int, Files | str]] = {}
+        self._verdicts: dict[int, str | None] = {}
 
-    def _forget_saves(self) -> None:
-        """A new worker group: what the last one did not finish is no more.
+    def _next_group(self) -> int:
+        """A new worker group: what the last one did not finish is no more. Returns its number, from 1.
 
         Who waited for it gets a GroupGoneError, though hardly anybody hears it: an actor runs so many calls at once,
         and those of the dead would fill it.
         """
         self._group += 1
-        self._delivered: dict[int, dict[int, Files | str]] = {}
-        self._verdicts: dict[int, str | None] = {}
+        self._delivered, self._verdicts = {}, {}
         self._say()
+        return self._group
 
     async def resume_at(self, step: int) -> None:
         """The workers agreed on the checkpoint that they load, that before `step`; the stream begins there."""
@@ -46,39 +52,45 @@ class Agreement:
         """What `resume_at` was told."""
         return self._resume
 
-    async def delivered(self, step: int, rank: int, files: Files | str) -> None:
+    async def delivered(self, group: int, save: int, rank: int, files: Files | str) -> None:
         """A rank brought its files to the storage; a text: it could not."""
-        self._delivered.setdefault(step, {})[rank] = files
-        self._say()
+        self._check(group)
+        if save not in self._verdicts:
+            self._delivered.setdefault(save, {})[rank] = files
+            self._say()
 
-    async def deliveries(self, step: int, ranks: int) -> Files | str:
+    async def deliveries(self, group: int, save: int, ranks: int) -> Files | str:
         """All ranks' files, once all have spoken; the first one's text where some could not."""
-        await self._until(lambda: len(self._delivered.get(step, {})) == ranks)
-        words = self._delivered.pop(step)
+        await self._until(group, lambda: len(self._delivered.get(save, {})) == ranks)
         files: Files = {}
-        for _, word in sorted(words.items()):
+        for _, word in sorted(self._delivered[save].items()):
             if isinstance(word, str):
                 return word
             files |= word
         return files
 
-    async def settle(self, step: int, fault: str | None) -> None:
+    async def settle(self, group: int, save: int, fault: str | None) -> None:
         """The verdict on a save; None: it counts."""
-        self._verdicts = {step: fault}  # of one save: the next begins when all ranks know the last one's
+        self._check(group)
+        self._delivered.pop(save, None)
+        self._verdicts = {save: fault}  # of one save: the next begins when all ranks know the last one's
         self._say()
 
-    async def verdict(self, step: int) -> str | None:
-        """What `settle` was told of this step, once it was."""
-        await self._until(lambda: step in self._verdicts)
-        return self._verdicts[step]
+    async def verdict(self, group: int, save: int) -> str | None:
+        """What `settle` was told of this save, once it was."""
+        await self._until(group, lambda: save in self._verdicts)
+        return self._verdicts[save]
 
-    async def _until(self, is_there: Callable[[], bool]) -> None:
-        """Wait for words of this group."""
-        group = self._group
+    async def _until(self, group: int, is_there: Callable[[], bool]) -> None:
+        """Wait for words of a group."""
+        self._check(group)
         while not is_there():
             await self._said.wait()
-            if group != self._group:
-                raise GroupGoneError
+            self._check(group)
+
+    def _check(self, group: int) -> None:
+        if group != self._group:
+            raise GroupGoneError(f"worker group {group} is gone; the newest is {self._group}")
 
     def _say(self) -> None:
         """Wake all who wait."""

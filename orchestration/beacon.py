@@ -35,6 +35,8 @@ class Beacon:
         self.step = 0
         self.passed = 0
         self.since = time.monotonic()
+        self.files = 0
+        """Delivered of all saves: what moves while the stage is saving."""
         self.strike = strike
 
     def at(self, stage: str, step: int | None = None) -> None:
@@ -49,6 +51,7 @@ class Beacon:
         """A point inside a stage, such as "saving:manifest", perhaps of a thread beside training; the rank's stage
         stays what it is.
         """
+        self.files += point == "saving:file"
         if self.strike:
             self.strike(point, self.rank, step)
 

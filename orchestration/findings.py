@@ -13,7 +13,8 @@ from orchestration.pins import LOWEST_PYTHON, PINNED
 from orchestration.survey import Finding, Survey
 
 GIB = 2**30
-# A run's lease counts as abandoned after 60 s without a sign of life, each 10 s old at most: see orchestration/run.py.
+# Signs of life in a run's folder are judged by the clock (orchestration/lease.py), and S3 refuses one 15 minutes off;
+# clocks that a time server keeps differ by less than a second.
 MOST_CLOCK_SECONDS = 30.0
 # Ray puts no object on a disk that is fuller (RAY_local_fs_capacity_threshold).
 FULLEST_DISK = 0.95

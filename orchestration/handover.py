@@ -36,13 +36,15 @@ class Handover:
         rank: int,
         ranks: int,
         pacer: Any,
+        group: int,
         owner: Mapping[str, Any],
         carry: Callable[[], None] | None,
         passes: Callable[[str, int], None],
     ) -> None:
-        """`carry`, `passes`: as of orchestration/saving.py's Saver."""
+        """`group`, `carry`, `passes`: as of orchestration/saving.py's Saver."""
         self._run, self._keep, self._owner = run, keep, owner
-        self._rank, self._ranks, self._pacer = rank, ranks, pacer
+        self._rank, self._ranks, self._pacer, self._group = rank, ranks, pacer, group
+        self._number = 0
         self._carry, self._passes = carry, passes
         self.desk = desk_of(run, f"rank-{rank:04d}")
 
@@ -53,16 +55,18 @@ class Handover:
 
         Every rank speaks, and rank 0 gives a verdict, whatever happens: the others wait for them.
         """
+        self._number += 1
+        save = self._group, self._number
         word = self._guarded(step, lambda: self._bring(step)) if fault is None else fault
         self.clear()
         try:
-            ray.get(self._pacer.delivered.remote(step, self._rank, word))
+            ray.get(self._pacer.delivered.remote(*save, self._rank, word))
             if self._rank == 0:
-                fault = self._guarded(step, lambda: self._conclude(step, facts))
+                fault = self._guarded(step, lambda: self._conclude(step, facts, save))
                 if fault is not None:
                     self.warn(f"a save failed, training goes on: {fault}")
-                ray.get(self._pacer.settle.remote(step, fault))
-            return ray.get(self._pacer.verdict.remote(step))
+                ray.get(self._pacer.settle.remote(*save, fault))
+            return ray.get(self._pacer.verdict.remote(*save))
         except RayError as error:  # the driver is gone, and this process will be
             return f"rank {self._rank}, step {step}: no word from the driver: {error}"
 
@@ -90,9 +94,9 @@ class Handover:
             self._passes("saving:file", step)
         return files
 
-    def _conclude(self, step: int, facts: dict[str, Any]) -> str | None:
+    def _conclude(self, step: int, facts: dict[str, Any], save: tuple[int, int]) -> str | None:
         """Rank 0, once all ranks have spoken: lines of metrics, manifest, retention; a text: it does not count."""
-        files: Any = ray.get(self._pacer.deliveries.remote(step, self._ranks))
+        files: Any = ray.get(self._pacer.deliveries.remote(*save, self._ranks))
         fault = files if isinstance(files, str) else self._commit(step, {**facts, "files": files})
         return None if fault is None else fault + self._give_up(step, fault)
 
@@ -150,8 +154,11 @@ class Handover:
 
     def say(self, step: int, place: Path, error: OSError) -> str:
         """One line: who, when, where, what, and how full the disk is."""
-        there = next(folder for folder in (place, *place.parents) if folder.exists())
-        free = shutil.disk_usage(there).free
+        try:
+            there = next(folder for folder in (place, *place.parents) if folder.exists())
+            free = shutil.disk_usage(there).free
+        except OSError:  # a mount that is away: what it was asked for first is the cause
+            return f"rank {self._rank}, step {step}: {shown(place)}: {' '.join(str(error).split())[:300]}"
         # torch's own words for a full disk name no cause.
         full = error.errno in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error) or free < 2**20
         cause = _FULL if full else " ".join(str(error).split())[:300]

@@ -2,6 +2,9 @@
 
 In: what each of them has to say. Out: what the others ask for. Knows nothing of rows and models.
 
+A call whose answer is lost on its way (a connection that breaks) is made again by Ray: else one rank alone would take a
+save for lost, or end. So what a call changes, it may change twice.
+
 A run that a budget ends has no last step that the stream could know. Once the workers agree that the budget is spent,
 rank 0 tells `finish`: one waiter then makes the last evaluation (its masks are the same whenever it is made), and
 generation is over for all others.
@@ -13,6 +16,7 @@ import time
 from typing import Any, NamedTuple
 
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from orchestration.agreement import Agreement
 
@@ -29,6 +33,18 @@ class Wish(NamedTuple):
     """Save and start again, with another number of workers."""
 
 
+def start_pacer(name: str) -> Any:
+    """The pacer of one start of a run. `name`: as two runs may share a namespace."""
+    # On the driver's own node, for it must not end with another.
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    return Pacer.options(
+        name=name,
+        scheduling_strategy=here,
+        max_concurrency=10_000,  # each rank has a few calls waiting in it; Ray's own limit is 1,000
+        max_task_retries=-1,  # of calls that did not come through; none once the actor is dead
+    ).remote()
+
+
 @ray.remote(num_cpus=0)
 class Pacer(Agreement):
     """The one meeting point of driver, workers and generation: the cursor, the step in work, the newest record."""
@@ -36,7 +52,6 @@ class Pacer(Agreement):
     def __init__(self) -> None:
         super().__init__()
         self._start = 0
-        self._generation = 0
         self._restarts = 0
         self._planned = True
         self._workers = 0
@@ -48,7 +63,7 @@ class Pacer(Agreement):
         self._moving = False
         self._stopped: int | None = None
         self._finished = False
-        self._ending = False
+        self._end: int | None = None
         self._facts: dict[str, Any] = {}
         self._signs: dict[int, dict[str, Any]] = {}
         self._lost: str | None = None
@@ -58,16 +73,16 @@ class Pacer(Agreement):
 
     async def open(self, start: int, workers: int = 1) -> int:
         """Begin a stream at `start` for so many workers; streams opened before end. Returns the stream's number."""
-        self._generation += 1
         self._restarts += not self._planned
         self._planned = False
         self._start = self._step = start
         self._workers = workers
-        self._moving = self._finished = self._ending = False
+        self._moving = self._finished = False
+        self._end = None
         self._signs = {}
-        self._forget_saves()
+        group = self._next_group()
         self._moved.set()
-        return self._generation
+        return group
 
     async def start(self) -> int:
         """The step at which the open stream began: the checkpoint that workers load."""
@@ -75,21 +90,23 @@ class Pacer(Agreement):
 
     async def generation(self) -> int:
         """The number of the open stream, counted from 1: of the worker group that reads it."""
-        return self._generation
+        return self._group
 
     async def wait(self, generation: int, step: int) -> str:
-        """Return MAKE when generation may make `step`, OVER when its stream is over, END to the first that asks after
-        `finish`."""
+        """Return MAKE when generation may make `step`, OVER when its stream is over, END for the first step that is
+        asked for after `finish`."""
         while self._is_open(generation) and not self._finished and step > self._step + LOOKAHEAD_STEPS:
             self._moved.clear()
             await self._moved.wait()
-        if not self._is_open(generation) or self._ending:
+        if not self._is_open(generation):
             return OVER
-        self._ending = self._finished
-        return END if self._ending else MAKE
+        if not self._finished:
+            return MAKE
+        self._end = step if self._end is None else self._end
+        return END if step == self._end else OVER
 
     def _is_open(self, generation: int) -> bool:
-        return generation == self._generation and self._stopped is None
+        return generation == self._group and self._stopped is None
 
     async def finish(self) -> None:
         """The budget is spent: no step behind those that were trained; one evaluation, and the open stream is over."""
@@ -145,13 +162,18 @@ class Pacer(Agreement):
         return self._failure
 
     async def beat(self, rank: int, sign: dict[str, Any]) -> None:
-        """A rank's sign of life: host, step, stage and how many stages it has passed."""
-        self._signs[rank] = {**sign, "heard": time.monotonic()}
+        """A rank's sign of life: host, step, stage, how many stages it has passed and how many files delivered."""
+        before, now = self._signs.get(rank), time.monotonic()
+        is_still = before is not None and all(before[count] == sign[count] for count in ("passed", "files"))
+        self._signs[rank] = {**sign, "heard": now, "moved": before["moved"] if before and is_still else now}
 
     async def signs(self) -> dict[int, dict[str, Any]]:
-        """The newest sign of each rank, with the seconds since then as "silent"."""
+        """The newest sign of each rank, with the seconds since then as "silent", since its counts grew as "still"."""
         now = time.monotonic()
-        return {rank: {**sign, "silent": now - sign["heard"]} for rank, sign in self._signs.items()}
+        return {
+            rank: {**sign, "silent": now - sign["heard"], "still": now - sign["moved"]}
+            for rank, sign in self._signs.items()
+        }
 
     async def trouble(self, what: str, stack: str) -> None:
         """A rank is stuck, and ends its process; the first to say so knows the cause."""

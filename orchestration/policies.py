@@ -126,6 +126,9 @@ class Failures(DefaultFailurePolicy):
     def make_decision(self, training_failed_error: Any) -> FailureDecision:
         """RETRY or RAISE; the pacer hears why."""
         error = training_failed_error
+        stopped: Any = ray.get(self._pacer.stopped_at.remote(), timeout=ANSWER_SECONDS)
+        if stopped is not None:
+            return FailureDecision.RAISE  # the state is saved, as the user wanted, whoever broke after that
         if isinstance(error, ControllerError) and isinstance(error.controller_failure, RayActorError):
             # A worker that dies while its group starts is to Ray the controller's fault, which it does not try again.
             error = WorkerGroupError(str(error.controller_failure), {STARTING: error.controller_failure})

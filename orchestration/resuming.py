@@ -68,6 +68,9 @@ def agree(run: Path, owner: Mapping[str, Any], warn: Callable[[str], object], pa
             break
         folder = checkpoint.folder_of(run, step)
         if near.place == 0:
+            for other in folder.parent.glob("*"):  # the copy of a group that died before it loaded it
+                if other != folder:
+                    forget(other)
             fetch(folder)
         dist.barrier()
         mine = checkpoint.shares(manifest["files"], near.number)[near.place]

@@ -49,20 +49,21 @@ class Saver:
         rank: int,
         ranks: int,
         pacer: Any,
+        group: int,
         beginning: Beginning,
         owner: Mapping[str, Any],
         made_by: Mapping[str, Any],
         carry: Callable[[], None] | None = None,
         passes: Callable[[str, int], None] = lambda point, step: None,
     ) -> None:
-        """`made_by`: zero_stage and precision, for the manifest. `carry` (on rank 0) brings the metrics' lines to the
-        storage. `passes` is told the points of a save: saving:state, saving:file (behind each one), saving:manifest
-        (before it), saving:retention.
+        """`group`: the number of this worker group. `made_by`: zero_stage and precision, for the manifest. `carry` (on
+        rank 0) brings the metrics' lines to the storage. `passes` is told the points of a save: saving:state,
+        saving:file (behind each one), saving:manifest (before it), saving:retention.
         """
         self._run, self._engine, self._rank, self._owner = run, engine, rank, owner
         self._every, self._passes = checkpoints.every_steps, passes
         self._made_by = {"world_size": ranks, **made_by}
-        self._handover = Handover(run, checkpoints.keep, rank, ranks, pacer, owner, carry, passes)
+        self._handover = Handover(run, checkpoints.keep, rank, ranks, pacer, group, owner, carry, passes)
         self._begun, self._saved = beginning.step, beginning.step
         self._best = beginning.best_loss
         self._judged = beginning.manifest is None or beginning.manifest.get("eval_loss") is not None
@@ -156,10 +157,9 @@ class Saver:
             shutil.rmtree(self._handover.desk, ignore_errors=True)
             self._handover.desk.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            fault = self._handover.say(step, self._handover.desk, error)
             with suppress(OSError):
                 self._engine.save(self._handover.desk)  # the other ranks wait in there
-            return fault
+            return self._handover.say(step, self._handover.desk, error)
         try:
             self._engine.save(self._handover.desk)
         except OSError as error:

@@ -13,9 +13,9 @@ from typing import Any
 
 from data.config import UserError
 from data.storage import children, fetch, is_remote, place
+from orchestration.lease import is_held
 from orchestration.progress import duration
 from orchestration.pulse import STATUS
-from orchestration.run import is_held
 
 Status = dict[str, Any]
 # Said of each state where the status has no cause of its own; unknown: made before runs wrote a status, or damaged.

@@ -77,10 +77,9 @@ def pretrain(
     import ray
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.v2.api.exceptions import TrainingFailedError
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     from orchestration.group import RESIZE_SECONDS, Collectives, WorkerGroup
-    from orchestration.pacer import Pacer
+    from orchestration.pacer import start_pacer
     from orchestration.segments import Plan, PlanPhase, order_of
     from orchestration.stream import Stream
 
@@ -100,10 +99,7 @@ def pretrain(
         needs_draws=config.objective.needs_draws,
     )
     start = f"{config.name}-{os.getpid()}-{os.urandom(3).hex()}"
-    # Named, as two runs may share a namespace; on the driver's own node, for it must not end with another.
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    # Each rank has a few calls waiting in it; Ray's own limit is 1,000.
-    pacer = Pacer.options(name=f"{start}-pacer", scheduling_strategy=here, max_concurrency=10_000).remote()
+    pacer = start_pacer(f"{start}-pacer")
     job = Job(
         config=located(config),
         run=str(run),
@@ -149,7 +145,8 @@ def pretrain(
             logger.exception("the worker group failed")
             news: Any = ray.get(pacer.news.remote())
             logger.error("%s", "\n".join(news["log"]))
-            raise RuntimeError(news["lost"] or cause_of(error)) from error
+            if ray.get(pacer.stopped_at.remote()) is None:
+                raise RuntimeError(news["lost"] or cause_of(error)) from error
     step: Any = ray.get(pacer.stopped_at.remote())
     if step is not None:
         total = config.pretrain.total_steps

@@ -35,7 +35,9 @@ SLOW_FACTOR = 3
 GRACE_FACTOR, GRACE_SECONDS = 1.5, 5.0
 LONGEST_BEAT_SECONDS = 5.0
 # Of a rank that has said nothing since its group began.
-UNHEARD = {"host": "an unknown host", "step": "none", "stage": "starting", "passed": -1, "silent": math.inf}
+UNHEARD = {
+    "host": "an unknown host", "step": "none", "stage": "starting", "passed": -1, "silent": math.inf, "still": math.inf,
+}  # fmt: skip
 
 
 def limit_of(stage: str, steps_passed: int, stuck_seconds: float) -> float:
@@ -100,13 +102,18 @@ class Watchdog:
         seconds = time.monotonic() - beacon.since
         if self._first_step is None and beacon.stage != "starting":
             self._first_step = beacon.step
-        sign = {"host": self._host, "step": beacon.step, "stage": beacon.stage, "passed": beacon.passed}
+        sign = {
+            "host": self._host, "step": beacon.step, "stage": beacon.stage, "passed": beacon.passed,
+            "files": beacon.files,
+        }  # fmt: skip
         self._pacer.beat.remote(beacon.rank, sign)
         limit = limit_of(beacon.stage, beacon.step - (self._first_step or 0), self._limit)
         if seconds < limit:
             return
         signs: dict[int, dict[str, Any]] = dict.fromkeys(range(self._ranks), UNHEARD)
         signs |= ray.get(self._pacer.signs.remote(), timeout=10)
+        if beacon.stage == "saving" and min(sign["still"] for sign in signs.values()) < limit:
+            return  # files of some rank reach the storage: slow is not stuck
         behind, silent = blame(signs, silent_after=3 * self._beat + 2)
         if beacon.rank in behind and not silent:
             self._end(f"{told(beacon.rank, sign)}: stuck for {seconds:.0f} s (scaling.stuck_seconds={self._limit:g})")

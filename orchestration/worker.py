@@ -128,6 +128,7 @@ def pretrain_worker(job: Job) -> None:
         rank=rank,
         ranks=dist.get_world_size(),
         pacer=job.pacer,
+        group=generation,
         beginning=beginning,
         owner=owner,
         made_by={"zero_stage": config.zero.stage, "precision": precision},
@@ -225,6 +226,8 @@ def pretrain_worker(job: Job) -> None:
             time.sleep(SPEAKS_LAST_SECONDS)
         raise RuntimeError(f"rank {rank}, step {step}: {type(error).__name__}: {error}") from error
 
+    if step != total_steps and not ledger.is_spent:
+        raise RuntimeError(f"rank {rank}, step {step}: the stream of rows ended before the run did")
     if rank == 0:
         ray.get(job.pacer.tell.remote(saver.told()))
     beacon.at("exporting")

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ray
 from rank_threads import in_threads
 
 from orchestration import checkpoint
@@ -53,13 +54,15 @@ class Ranks:
         carry = settings.pop("carry", None)
         passes = settings.pop("passes", lambda point, step: None)
         run.mkdir(parents=True, exist_ok=True)
-        self.run = run
+        self.run, self.pacer = run, pacer
         self.states = [State(rank) for rank in range(ranks)]
+        group: Any = ray.get(pacer.open.remote(beginning.step, ranks))
         self.savers = [
             Saver(
                 run, Checkpoints(**{"every_steps": 10, "keep": 2, **settings}), self.states[rank],  # pyright: ignore
-                rank=rank, ranks=ranks, pacer=pacer, beginning=beginning, owner=OWNER,
-                made_by={"zero_stage": 1, "precision": "fp32"}, carry=carry if rank == 0 else None, passes=passes,
+                rank=rank, ranks=ranks, pacer=pacer, group=group, beginning=beginning,
+                owner=OWNER, made_by={"zero_stage": 1, "precision": "fp32"}, carry=carry if rank == 0 else None,
+                passes=passes,
             )
             for rank in range(ranks)
         ]  # fmt: skip

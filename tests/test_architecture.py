@@ -31,7 +31,7 @@ WITHOUT_RAY = (
     *(f"orchestration.{name}" for name in ("config", "recipe", "identity", "plan", "budget", "progress", "metrics")),
     *(f"orchestration.{name}" for name in ("steps", "engine", "checkpoint", "run", "clock", "pulse", "status")),
     *(f"orchestration.{name}" for name in ("plain_engine", "optimizer", "universal", "gate", "bad_steps", "schedule")),
-    *(f"orchestration.{name}" for name in ("fill", "inference", "output", "places", "terminal")),
+    *(f"orchestration.{name}" for name in ("fill", "inference", "lease", "output", "places", "terminal")),
     *(f"tuning.{name}" for name in ("config", "space", "search", "searchers", "scores", "leaderboard", "charts")),
     *(f"tuning.{name}" for name in ("report", "analysis")),
     *(name for name in FILES if name.startswith("model.")),

@@ -77,7 +77,7 @@ def test_moves_and_lost_nodes_are_no_failures(pacer):
 def test_the_cause_is_the_dead_rank_and_where_it_was_last_seen(pacer):
     policy = Failures(FailureConfig(max_failures=1), pacer)
     ray.get(pacer.open.remote(0))
-    ray.get(pacer.beat.remote(1, {"host": "far", "step": 70, "stage": "backward", "passed": 9}))
+    ray.get(pacer.beat.remote(1, {"host": "far", "step": 70, "stage": "backward", "passed": 9, "files": 0}))
     decided(policy, BROKEN, KILLED)
     assert news(pacer)["lost"].startswith("rank 1 on far (last seen at step 70, backward): its process was killed")
 
@@ -109,3 +109,12 @@ def test_workers_are_counted_on_nodes_that_are_there(pacer):
     assert policy._count_possible_workers({here: {"CPU": 0.3}, "other": {"CPU": 0.1}}) == 4
     assert policy._count_possible_workers({here: {"CPU": 9.0}}) == 5
     assert lost_nodes() == {}
+
+
+def test_what_breaks_behind_a_stop_that_was_saved_starts_nothing_again(pacer):
+    policy = Failures(FailureConfig(max_failures=9), pacer)
+    ray.get(pacer.open.remote(0))
+    assert decided(policy, KILLED) is RETRY
+    ray.get(pacer.stopped.remote(40))
+    for failure in (KILLED, NODE, Moved("saved at step 40: a node is drained")):
+        assert decided(policy, failure) is RAISE

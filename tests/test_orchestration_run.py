@@ -4,7 +4,8 @@ import errno
 import json
 import multiprocessing
 import os
-import socket
+import subprocess
+import sys
 import time
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from data import storage
 from data.config import UserError
 from orchestration.identity import PRETRAIN_SECTIONS
+from orchestration.lease import is_held
 from orchestration.recipe import load_config
 from orchestration.run import check_identity, check_storage, folder_of, held
 
@@ -73,18 +75,89 @@ def test_a_folder_without_hard_links_is_held_too(config, monkeypatch, number):
     assert not (run / "lease.json").exists()
 
 
-@pytest.mark.parametrize("beat_age, refused", [(5, True), (100, False)])
+@pytest.mark.parametrize("beat_age, refused", [(5, True), (480, True), (700, False)])
 def test_a_holder_on_another_machine_is_judged_by_its_heartbeat(config, beat_age, refused):
+    """Patience with storage that is away, 480 s, ends before a lease does."""
     run = folder_of(config)
     run.mkdir(parents=True)
-    holder = {"host": socket.gethostname() + "-other", "pid": os.getpid(), "started": 0, "beat": time.time() - beat_age}
-    (run / "lease.json").write_text(json.dumps(holder))
+    (run / "lease.json").write_text(json.dumps(elsewhere(beat_age)))
     if refused:
-        with pytest.raises(UserError, match="is held by"), held(run, config):
+        with pytest.raises(UserError) as fault, held(run, config):
             pass
+        assert str(fault.value) == (
+            f"run r is held by process 7 on node-b, which gave a sign of life {beat_age} s ago; wait for it, stop it, "
+            f"or give another name=NAME; after 600 s without a sign the same command goes on, at once if you know that "
+            f"it is gone and delete {run}/lease.json"
+        )
+        assert is_held(run)
     else:
+        assert not is_held(run)
         with held(run, config):
-            pass
+            assert is_held(run)
+
+
+def elsewhere(beat_age: float) -> dict[str, object]:
+    """A lease of another machine, or of another container of this one, where the same numbers mean other processes."""
+    return {
+        "token": "theirs", "machine": "another", "host": "node-b", "pid": 7, "started": 0.0,
+        "beat": time.time() - beat_age,
+    }  # fmt: skip
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from orchestration import lease
+lease.HEARTBEAT_SECONDS, lease.STALE_SECONDS = 0.1, float(sys.argv[2])
+with lease.leased(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def holding(run, stale=600.0):
+    run.mkdir(parents=True, exist_ok=True)
+    words = [sys.executable, "-c", HOLD, str(run), str(stale)]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "held\n"
+    return process
+
+
+def test_a_driver_whose_run_another_took_ends_before_it_writes_anything_more(config):
+    """One that was suspended, or cut off from the storage, and comes back."""
+    run = folder_of(config)
+    process = holding(run)
+    (run / "theirs").write_text(json.dumps(elsewhere(0)))
+    (run / "theirs").replace(run / "lease.json")
+    _, complaint = process.communicate(timeout=30)
+    assert process.returncode == 1
+    told = f"{run}/lease.json: process 7 on node-b took this run for abandoned; this process ends, and writes nothing"
+    assert told in complaint
+    assert json.loads((run / "lease.json").read_text())["token"] == "theirs"
+
+
+def test_a_driver_that_cannot_renew_its_lease_for_so_long_that_another_may_take_it_ends(config):
+    run = folder_of(config)
+    process = holding(run, stale=0.5)
+    run.rename(run.with_name("away"))
+    _, complaint = process.communicate(timeout=30)
+    assert process.returncode == 1 and "could not be renewed for 0.5 s, another driver may go on" in complaint
+
+
+def test_storage_that_is_away_for_a_moment_costs_no_lease(config):
+    run = folder_of(config)
+    process = holding(run)
+    run.rename(run.with_name("away"))
+    time.sleep(0.5)
+    run.with_name("away").rename(run)
+    before = json.loads((run / "lease.json").read_text())
+    until = time.monotonic() + 30
+    while json.loads((run / "lease.json").read_text())["beat"] == before["beat"] and time.monotonic() < until:
+        time.sleep(0.05)
+    after = json.loads((run / "lease.json").read_text())
+    assert process.poll() is None and after["beat"] > before["beat"] and after["token"] == before["token"]
+    process.kill()
+    process.communicate()
 
 
 @pytest.mark.parametrize("text", ["{", "{}", "[]", ""])

@@ -4,6 +4,8 @@ import errno
 import json
 import os
 import shutil
+import subprocess
+import sys
 import threading
 import time
 import uuid
@@ -334,3 +336,36 @@ def test_storage_that_is_away_for_longer_than_the_limit_fails_the_save(gate, pac
     assert "no success within" in str(answers[0])
     gate.open()
     assert ranks.steps() == [10]
+
+
+BREAKING = """
+import sys
+from pathlib import Path
+import ray
+from saving_ranks import Ranks
+from orchestration.pacer import start_pacer
+
+ray.init("local", num_cpus=1, include_dashboard=False, logging_level="ERROR")
+ranks = Ranks(Path(sys.argv[1]), start_pacer("pacer"), 2, keep=100)
+for step in range(10, 210, 10):
+    ranks.save(step, 1.0 / step)
+ranks.finish()
+print([saver.saves for saver in ranks.savers], ray.get(ranks.pacer.generation.remote()))
+"""
+
+
+@pytest.mark.soak
+def test_connections_that_break_cost_no_save_and_no_two_ranks_differ(tmp_path):
+    """Ray's own injection of failures: of the calls to actors every fourth loses its answer, every eighth itself."""
+    lost = {"num_failures": 60, "req_failure_prob": 12, "resp_failure_prob": 25, "in_flight_failure_prob": 0}
+    settings = {"RAY_testing_rpc_failure": json.dumps({"CoreWorkerService.grpc_client.PushTask": lost})}
+    path = os.pathsep.join((os.path.dirname(__file__), os.environ.get("PYTHONPATH", "")))
+    done = subprocess.run(
+        [sys.executable, "-c", BREAKING, str(tmp_path / "run")], env={**os.environ, **settings, "PYTHONPATH": path},
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "so the task will be retried" in done.stderr + done.stdout, "nothing was lost: the test tests nothing"
+    assert "[20, 20]" in done.stdout
+    assert checkpoint.newest(tmp_path / "run", OWNER)[::2] == (200, [])
+    assert len(list((tmp_path / "run").rglob("manifest.json"))) == 20

@@ -51,6 +51,20 @@ class Rank:
         watchdog.stop()
         return os.getpid()
 
+    def save(self, files: int, seconds: float) -> int:
+        """Deliver so many files, each in a second, in one stage of saving, then stay there."""
+        from orchestration import watchdog as rules  # this process's: Ray sends the class with copies of its globals
+
+        rules.SLOW["saving"] = 3.0
+        self.beacon.at("saving", 1)
+        watchdog = Watchdog(self.beacon, self.ranks, 1.0, self.pacer).start()
+        for _ in range(files):
+            time.sleep(1)
+            self.beacon.passes("saving:file", 1)
+        time.sleep(seconds)
+        watchdog.stop()
+        return os.getpid()
+
 
 @pytest.mark.timeout(60)
 def test_the_stuck_rank_ends_itself_the_waiting_one_lives(ray_4_cpus):
@@ -71,7 +85,7 @@ def test_the_stuck_rank_ends_itself_the_waiting_one_lives(ray_4_cpus):
 @pytest.mark.timeout(60)
 def test_the_waiting_rank_names_one_that_gives_no_sign_of_life(ray_4_cpus):
     pacer = Pacer.remote()
-    ray.get(pacer.beat.remote(1, {"host": "far", "step": 3, "stage": "backward", "passed": 2}))
+    ray.get(pacer.beat.remote(1, {"host": "far", "step": 3, "stage": "backward", "passed": 2, "files": 0}))
     waiting = Rank.remote(0, 2, pacer)
     with pytest.raises(RayActorError):
         ray.get(waiting.work.remote(6, 60.0), timeout=40)
@@ -87,3 +101,17 @@ def test_a_rank_that_works_is_left_alone(ray_4_cpus):
     assert ray.get(rank.work.remote(60, 0.0), timeout=40) > 0  # three seconds, each stage far below the limit
     assert ray.get(pacer.news.remote())["trouble"] is None
     assert ray.get(pacer.signs.remote())[0]["stage"] == "forward"
+
+
+@pytest.mark.timeout(90)
+def test_a_slow_save_is_not_stuck_while_files_of_any_rank_reach_the_storage(ray_4_cpus):
+    """A limit of 3 s; one rank delivers for 9 s, the other waits for it."""
+    pacer = Pacer.remote()
+    slow, waiting = (Rank.remote(rank, 2, pacer) for rank in (1, 0))
+    ray.get([slow.is_there.remote(), waiting.is_there.remote()])
+    works = [slow.save.remote(9, 0.0), waiting.save.remote(0, 9.5)]
+    assert all(pid > 0 for pid in ray.get(works, timeout=60)) and ray.get(pacer.news.remote())["trouble"] is None
+    stuck = slow.save.remote(2, 60.0)
+    with pytest.raises(RayActorError):
+        ray.get(stuck, timeout=40)
+    assert "rank 1 on" in ray.get(pacer.news.remote())["trouble"]

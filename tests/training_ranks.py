@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ray
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
@@ -27,9 +28,12 @@ class Group:
         self.engine: DeepSpeedEngine = deepspeed_engine(stage=stage, micro_batch=4, accumulation=1)
         self.beginning: Beginning = agree(run, OWNER, told.append, pacer)
         load(self.engine, run, self.beginning)
+        group = [ray.get(pacer.open.remote(self.beginning.step, dist.get_world_size())) if dist.get_rank() == 0 else 0]
+        dist.broadcast_object_list(group, src=0)
         self.saver = Saver(
             run, Checkpoints(every_steps=2, keep=3), self.engine, rank=dist.get_rank(), ranks=dist.get_world_size(),
-            pacer=pacer, beginning=self.beginning, owner=OWNER, made_by={"zero_stage": stage, "precision": "fp32"},
+            pacer=pacer, group=group[0], beginning=self.beginning, owner=OWNER,
+            made_by={"zero_stage": stage, "precision": "fp32"},
         )  # fmt: skip
 
     def train(self, end: int, save: bool = True) -> list[float]:

@@ -18,9 +18,11 @@ from data.examples import Examples, TaskData
 from data.storage import fetch, publish, remove, sizes
 from model.config import Head
 from orchestration.config import Config, to_yaml
+from orchestration.progress import Update
 from tuning.config import Finetune
 from tuning.inputs import read_part
 from tuning.leaderboard import Entry, write_text
+from tuning.room import LOOK_SECONDS, Patience
 from tuning.trials import WEIGHTS, Result, Trial, device_of, read_results
 
 WINNER = "winner.json"
@@ -30,13 +32,13 @@ Train = Callable[[Trial, Parts], None]
 
 def hand_over(
     config: Config, winner: Trial, entry: Entry, goal: Any, task: TaskData, parts: Parts, subset: np.ndarray | None,
-    tokenizer_folder: Path, run: Path, train: Train,
+    tokenizer_folder: Path, run: Path, train: Train, progress: Update,
 ) -> tuple[float | None, dict[str, Any]]:
     """Write best/ on the cluster, like a trial; returns the score on the test split (None without one), and what
     `conclude` writes.
 
     `entry`: the winner's; `parts`: what it read; `subset`: numbers of its training examples (None: all); `train` runs a
-    trial on the cluster. Raises RuntimeError where a trial that has to run once more fails.
+    trial on the cluster. Raises RuntimeError where a trial that has to run once more fails, or no node has room.
     """
     import ray
 
@@ -59,11 +61,14 @@ def hand_over(
         )
     test = None if task.test is None else read_part(task.test, task, goal, tokenizer_folder, *settings)
     _, cpus, gpus = config.sweep.asked(winner.finetune["mode"])
-    found = ray.get(
-        ray.remote(export).options(num_cpus=cpus, num_gpus=gpus).remote(
-            winner, (again or winner).id, goal, parts["validation"], test, run, tokenizer_folder, facts, gpus
-        )
-    )  # fmt: skip
+    export_there: Any = ray.remote(export).options(num_cpus=cpus, num_gpus=gpus)
+    exported = export_there.remote(
+        winner, (again or winner).id, goal, parts["validation"], test, run, tokenizer_folder, facts, gpus
+    )
+    patience = Patience(config, progress)
+    while not ray.wait([exported], timeout=LOOK_SECONDS)[0]:
+        patience.look(is_running=False)
+    found: Any = ray.get(exported)
     if again:
         remove(trials / again.id)
     return found

@@ -132,7 +132,8 @@ def sweep(
     progress("handing over the winner", None)
     drawn = subsets([trial.train_size], len(task.train), config.seed).get(trial.train_size or 0)
     best["test_score"], told = hand_over(
-        config, trial, best, goal, task, reading.parts[trial.reading], drawn, sources[trial.encoder], run, train
+        config, trial, best, goal, task, reading.parts[trial.reading], drawn, sources[trial.encoder], run, train,
+        progress,
     )
     write_leaderboard(entries, run)
     conclude(told, task, run)
