@@ -54,18 +54,19 @@ def _follow(pacer: Any, config: Config, update: Update, ended: threading.Event, 
     import ray
     from ray.exceptions import RayError
 
-    facts, begun, warned, share = dict[str, Any](), time.monotonic(), 0, None
+    facts, begun, warned, logged, share = dict[str, Any](), time.monotonic(), 0, 0, None
     limit, total = limit_of(config), config.pretrain.total_steps
     is_over = False
     while not is_over:
         is_over = ended.wait(POLL_SECONDS)
         try:
-            news: Any = ray.get(pacer.news.remote(), timeout=5)
+            news: Any = ray.get(pacer.news.remote(logged), timeout=5)
         except RayError as error:
             logger.warning("no word from the pacer: %s", error)
             continue
         for line in news["log"]:
             logger.warning("%s", line)
+        logged += len(news["log"])
         for warning in news["warnings"][warned:]:
             logger.warning("%s", warning)
             facts["warning"] = warning

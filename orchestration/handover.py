@@ -20,6 +20,7 @@ from data.delivery import deliver, desk_of
 from data.retries import at_once
 from data.storage import is_remote, remove, shown, sizes
 from orchestration import checkpoint
+from orchestration.lease import taken_by
 
 logger = logging.getLogger(__name__)
 
@@ -37,15 +38,16 @@ class Handover:
         ranks: int,
         pacer: Any,
         group: int,
+        lease: str | None,
         owner: Mapping[str, Any],
         carry: Callable[[], None] | None,
         passes: Callable[[str, int], None],
     ) -> None:
-        """`group`, `carry`, `passes`: as of orchestration/saving.py's Saver."""
+        """`group`, `lease`, `carry`, `passes`: as of orchestration/saving.py's Saver."""
         self._run, self._keep, self._owner = run, keep, owner
         self._rank, self._ranks, self._pacer, self._group = rank, ranks, pacer, group
         self._number = 0
-        self._carry, self._passes = carry, passes
+        self._carry, self._passes, self._lease = carry, passes, lease
         self.desk = desk_of(run, f"rank-{rank:04d}")
 
     def complete(self, step: int, facts: dict[str, Any], fault: str | None) -> str | None:
@@ -84,6 +86,9 @@ class Handover:
         """Hash and deliver this rank's files; a text: it could not."""
         files: dict[str, dict[str, Any]] = {}
         folder = checkpoint.folder_of(self._run, step)
+        # Where the storage does not say, nothing can be written either.
+        if other := self._other_driver():
+            return f"rank {self._rank}, step {step}: {other} took this run for abandoned, and goes on with it"
         for file in sorted(path for path in self.desk.rglob("*") if path.is_file()):
             name = file.relative_to(self.desk).as_posix()
             try:
@@ -123,13 +128,19 @@ class Handover:
     def put_manifest(self, folder: Path, manifest: dict[str, Any]) -> None:
         """Write it here, then have it in the storage whole. Raises OSError."""
         self.desk.mkdir(parents=True, exist_ok=True)
-        checkpoint.write_json(self.desk / checkpoint.MANIFEST, manifest)
-        deliver(self.desk / checkpoint.MANIFEST, folder / checkpoint.MANIFEST)
+        written = self.desk / checkpoint.MANIFEST
+        try:
+            checkpoint.write_json(written, manifest)
+            deliver(written, folder / checkpoint.MANIFEST)
+        finally:
+            written.unlink(missing_ok=True)  # what lies on the desk is delivered with the next save
 
     def _give_up(self, step: int, fault: str) -> str:
         """Remove what there is of a failed save; on a full disk also what is neither the newest nor the best."""
         try:
             with at_once():  # storage that is away was waited for; the remains do not count, and go with a later save
+                if self._other_driver():
+                    return ""  # what lies there may be its own
                 remove(checkpoint.folder_of(self._run, step))
                 if _FULL not in fault or not self._shares_a_disk():
                     return ""
@@ -139,6 +150,10 @@ class Handover:
         except OSError as error:
             logger.warning("the remains of the save at step %d could not be removed: %s", step, error)
             return ""
+
+    def _other_driver(self) -> str | None:
+        """Who holds the run in place of this group's driver, which may be stopped and not know it yet."""
+        return None if self._lease is None else taken_by(self._run, self._lease)
 
     def _shares_a_disk(self) -> bool:
         """Whether the desk and the checkpoints lie on one: else deleting these makes no room for that."""

@@ -32,6 +32,8 @@ class Job:
     """Whether held-out rows are evaluated before a step is trained, or behind the last one."""
     dump_batches: str | None
     fault: str
+    lease: str | None
+    """Token of the driver's hold on the run's folder."""
     pacer: Any
 
     def epoch_of(self, step: int) -> int:

@@ -1,9 +1,10 @@
 """Who holds a run's folder: one driver at a time, also where one takes another for dead that is not.
 
 In: a run's folder. Out: the folder, held by this process alone, or a UserError that names the holder. The lease is a
-file in the folder, renewed every few seconds. A holder that was suspended, or cut off from the storage, for so long
-that another one took its place finds the other's lease when it comes to renew its own, and ends at once: its workers
-end with it, and two never go on writing one run. Knows neither Ray nor what is trained.
+file in the folder, renewed every few seconds; where it cannot be renewed (a full disk, storage that is away) nothing
+happens. A holder that was suspended, or cut off, for so long that another one took its place finds the other's lease
+when it comes to renew its own, and ends at once, and its workers with it. Workers look before they save, as a driver
+may be stopped while they go on. Knows neither Ray nor what is trained.
 """
 
 import errno
@@ -11,12 +12,11 @@ import json
 import logging
 import os
 import socket
-import sys
 import threading
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +31,10 @@ logger = logging.getLogger(__name__)
 
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 HEARTBEAT_SECONDS = 10
-# A holder elsewhere that has been silent for so long is gone. Longer than a run is patient with storage that is away
+# A holder elsewhere that has been silent for so long is gone. Longer than a save is patient with storage that is away
 # (data/retries.py: 480 s), as no lease can be renewed meanwhile.
 STALE_SECONDS = 600
+WATCHED_BEATS = 2.5  # clocks may differ: one that is to be taken for gone gives no sign for so long while it is watched
 FIELDS = {"token", "machine", "host", "pid", "started", "beat"}
 
 
@@ -44,19 +45,32 @@ def is_held(run: Path) -> bool:
     return holder is not None and _lives(holder)
 
 
+def token_of(run: Path) -> str | None:
+    """The token of the lease on a folder that this process holds; None: nobody holds it."""
+    return (_read(run / "lease.json") or {}).get("token")
+
+
+def taken_by(run: Path, token: str) -> str | None:
+    """Who holds a folder in place of the driver with this token, in words; None: nobody. Raises OSError."""
+    holder = _found(run / "lease.json")
+    return None if holder is None or holder["token"] == token else f"process {holder['pid']} on {holder['host']}"
+
+
 @contextmanager
 def leased(run: Path) -> Iterator[None]:
     """Hold a folder that is there for this process. Raises UserError while another driver holds it."""
     lease, token = run / "lease.json", uuid.uuid4().hex
     _take(lease, token)
     stop = threading.Event()
-    heart = threading.Thread(target=_beat, args=(lease, token, stop), daemon=True, name="cloze-lease")
+    terminal = os.dup(2)  # standard error may become a log that lies in this very folder
+    heart = threading.Thread(target=_beat, args=(lease, token, stop, terminal), daemon=True, name="cloze-lease")
     heart.start()
     try:
         yield
     finally:
         stop.set()
         heart.join()
+        os.close(terminal)
         try:
             fetch(lease, delete=False)
             if (_read(lease) or {}).get("token") == token:
@@ -81,9 +95,10 @@ def _take(lease: Path, token: str) -> None:
             return
         except FileExistsError:
             holder = _read(lease)
-            if holder is not None and _lives(holder):
+            if holder is not None and (_lives(holder) or _moves(lease, holder)):
                 raise UserError(_refusal(lease, holder)) from None
-            lease.unlink(missing_ok=True)
+            if _read(lease) == holder:  # else another one took it meanwhile
+                lease.unlink(missing_ok=True)
         finally:
             own.unlink(missing_ok=True)
 
@@ -148,29 +163,49 @@ def _lives(holder: dict[str, Any]) -> bool:
         return False
 
 
-def _beat(lease: Path, token: str, stop: threading.Event) -> None:
+def _moves(lease: Path, holder: dict[str, Any]) -> bool:
+    """Whether a holder elsewhere that is silent by this machine's clock gives a sign of life after all."""
+    until = time.monotonic() + (0 if holder["machine"] == _machine() else WATCHED_BEATS * HEARTBEAT_SECONDS)
+    while time.monotonic() < until:
+        time.sleep(HEARTBEAT_SECONDS / 4)
+        fetch(lease)
+        if (now := _read(lease)) is not None and now != holder:
+            return True
+    return False
+
+
+def _found(lease: Path) -> dict[str, Any] | None:
+    """Who holds the lease, by the storage; None: nobody. Raises OSError where the storage does not say."""
+    fetch(lease)
+    with suppress(FileNotFoundError):
+        lease.read_bytes()  # says why it cannot be read
+    return _read(lease)
+
+
+def _beat(lease: Path, token: str, stop: threading.Event, terminal: int) -> None:
     """Renew the lease until told to stop; the process ends where that is no longer its right."""
-    renewed = time.monotonic()
+    renewed = time.time()  # goes on while a machine is suspended
     while not stop.wait(HEARTBEAT_SECONDS):
         try:
             with at_once():  # it is tried again at the next beat
-                fetch(lease, delete=False)
-                holder = _read(lease)
+                holder = _found(lease)
                 if holder is not None and holder["token"] != token:
-                    _end(f"{shown(lease)}: process {holder['pid']} on {holder['host']} took this run for abandoned")
+                    _end(f"process {holder['pid']} on {holder['host']} took this run for abandoned", lease, terminal)
+                if holder is None and time.time() - renewed > STALE_SECONDS:
+                    _end("another process may have taken this run for abandoned, and ended it", lease, terminal)
                 write_json(lease, _holder(token))
                 publish(lease)
-            renewed = time.monotonic()
-        except OSError as error:
+            renewed = time.time()
+        except Exception as error:  # whatever it is: a heart that stops costs the lease
             logger.warning("%s: could not be renewed: %s", shown(lease), error)
-        if time.monotonic() - renewed > STALE_SECONDS:
-            _end(f"{shown(lease)}: could not be renewed for {STALE_SECONDS} s, another driver may go on with this run")
 
 
-def _end(cause: str) -> None:
-    """End this process without a word to the folder: it may be another's by now. Ray ends a job with its driver."""
-    text = f"{cause}; this process ends, and writes nothing more"
-    logger.error("%s", text)
-    sys.stderr.write(f"{text}\n")
-    sys.stderr.flush()
-    os._exit(1)
+def _end(cause: str, lease: Path, terminal: int) -> None:
+    """End this process without a word to the folder, which is another's. Ray ends a job with its driver."""
+    threading.Timer(5, os._exit, (1,)).start()  # the log may lie on storage that hangs
+    text = f"{shown(lease)}: {cause}; this process ends, and writes nothing more"
+    try:
+        os.write(terminal, f"cloze: {text}\n".encode())
+        logger.error("%s", text)
+    finally:
+        os._exit(1)

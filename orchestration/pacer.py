@@ -52,6 +52,7 @@ class Pacer(Agreement):
     def __init__(self) -> None:
         super().__init__()
         self._start = 0
+        self._opened: str | None = None
         self._restarts = 0
         self._planned = True
         self._workers = 0
@@ -71,8 +72,14 @@ class Pacer(Agreement):
         self._log: list[str] = []
         self._moved = asyncio.Event()
 
-    async def open(self, start: int, workers: int = 1) -> int:
-        """Begin a stream at `start` for so many workers; streams opened before end. Returns the stream's number."""
+    async def open(self, start: int, workers: int = 1, key: str | None = None) -> int:
+        """Begin a stream at `start` for so many workers; streams opened before end. Returns the stream's number.
+
+        `key`: of this call, where it may come twice.
+        """
+        if key is not None and key == self._opened:
+            return self._group
+        self._opened = key
         self._restarts += not self._planned
         self._planned = False
         self._start = self._step = start
@@ -161,6 +168,10 @@ class Pacer(Agreement):
         """What `fail` was told."""
         return self._failure
 
+    async def is_over(self) -> bool:
+        """Whether no group is to be started again: the state is saved as the user wanted, or `fail` was told."""
+        return self._stopped is not None or self._failure is not None
+
     async def beat(self, rank: int, sign: dict[str, Any]) -> None:
         """A rank's sign of life: host, step, stage, how many stages it has passed and how many files delivered."""
         before, now = self._signs.get(rank), time.monotonic()
@@ -180,11 +191,10 @@ class Pacer(Agreement):
         self._log.append(f"{what}; it stands here:\n{stack}")
         self._trouble = self._trouble or what
 
-    async def news(self) -> dict[str, Any]:
+    async def news(self, logged: int = 0) -> dict[str, Any]:
         """What the driver shows: the newest record of rank 0 and held-out loss, the workers, what became of the last
-        group, what is to be logged.
+        group, what is to be logged behind the first `logged` texts.
         """
-        log, self._log = self._log, []
         return {
             "line": self._latest,
             "eval_loss": self._eval_loss,
@@ -192,7 +202,7 @@ class Pacer(Agreement):
             "workers": self._workers,
             "lost": self._lost,
             "trouble": self._trouble,
-            "log": log,
+            "log": self._log[logged:],
             "warnings": await self.warnings(),
         }
 

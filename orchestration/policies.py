@@ -27,6 +27,7 @@ from ray.train.v2.api.exceptions import ControllerError, PreemptionError, Worker
 from orchestration.cause import cause_of, is_lost_node
 
 ANSWER_SECONDS = 5
+FAILURE_SECONDS = 120  # what broke may have left the driver's node short of memory; without an answer the run ends
 STARTING = -1  # in place of a rank: of a worker that had none yet
 REFUSED_SECONDS = 900
 MOST_LOST = 20  # nodes lost in a row with no checkpoint between: more is a fault of the run
@@ -126,9 +127,8 @@ class Failures(DefaultFailurePolicy):
     def make_decision(self, training_failed_error: Any) -> FailureDecision:
         """RETRY or RAISE; the pacer hears why."""
         error = training_failed_error
-        stopped: Any = ray.get(self._pacer.stopped_at.remote(), timeout=ANSWER_SECONDS)
-        if stopped is not None:
-            return FailureDecision.RAISE  # the state is saved, as the user wanted, whoever broke after that
+        if ray.get(self._pacer.is_over.remote(), timeout=FAILURE_SECONDS):
+            return FailureDecision.RAISE  # whoever broke after that: a new group would find nothing to do
         if isinstance(error, ControllerError) and isinstance(error.controller_failure, RayActorError):
             # A worker that dies while its group starts is to Ray the controller's fault, which it does not try again.
             error = WorkerGroupError(str(error.controller_failure), {STARTING: error.controller_failure})
@@ -140,7 +140,7 @@ class Failures(DefaultFailurePolicy):
             if moved := [str(failure) for failure in failures if isinstance(failure, Moved)]:
                 self._tell(min(moved, key=lambda words: words.endswith(OTHERS)), planned=True)
                 return FailureDecision.RETRY
-            start: Any = ray.get(self._pacer.start.remote(), timeout=ANSWER_SECONDS)
+            start: Any = ray.get(self._pacer.start.remote(), timeout=FAILURE_SECONDS)
             if self._start is not None and start > self._start:
                 self._worker_group_failures = self._lost = 0
             self._start = start
@@ -153,4 +153,4 @@ class Failures(DefaultFailurePolicy):
         return super().make_decision(error)
 
     def _tell(self, cause: str, planned: bool) -> None:
-        ray.get(self._pacer.lost.remote(cause, planned), timeout=ANSWER_SECONDS)
+        ray.get(self._pacer.lost.remote(cause, planned), timeout=FAILURE_SECONDS)

@@ -50,20 +50,22 @@ class Saver:
         ranks: int,
         pacer: Any,
         group: int,
+        lease: str | None,
         beginning: Beginning,
         owner: Mapping[str, Any],
         made_by: Mapping[str, Any],
         carry: Callable[[], None] | None = None,
         passes: Callable[[str, int], None] = lambda point, step: None,
     ) -> None:
-        """`group`: the number of this worker group. `made_by`: zero_stage and precision, for the manifest. `carry` (on
-        rank 0) brings the metrics' lines to the storage. `passes` is told the points of a save: saving:state,
-        saving:file (behind each one), saving:manifest (before it), saving:retention.
+        """`group`: the number of this worker group. `lease`: the token of its driver's hold on the run; None: nobody
+        looks. `made_by`: zero_stage and precision, for the manifest. `carry` (on rank 0) brings the metrics' lines to
+        the storage. `passes` is told the points of a save: saving:state, saving:file (behind each one), saving:manifest
+        (before it), saving:retention.
         """
         self._run, self._engine, self._rank, self._owner = run, engine, rank, owner
         self._every, self._passes = checkpoints.every_steps, passes
         self._made_by = {"world_size": ranks, **made_by}
-        self._handover = Handover(run, checkpoints.keep, rank, ranks, pacer, group, owner, carry, passes)
+        self._handover = Handover(run, checkpoints.keep, rank, ranks, pacer, group, lease, owner, carry, passes)
         self._begun, self._saved = beginning.step, beginning.step
         self._best = beginning.best_loss
         self._judged = beginning.manifest is None or beginning.manifest.get("eval_loss") is not None
@@ -169,7 +171,10 @@ class Saver:
     def _finish(self, step: int, facts: dict[str, Any], fault: str | None) -> None:
         """The thread."""
         begun = time.perf_counter()
-        self._amend()  # before this save deletes what is neither new nor the best
+        try:
+            self._amend()  # before this save deletes what is neither new nor the best
+        except Exception:  # all ranks wait for this one's word on the save
+            logger.exception("amending a manifest")
         self._fault = self._handover.complete(step, facts, fault)
         self.saves += self._fault is None
         if self._fault is None and facts["eval_loss"] is not None:

@@ -14,6 +14,7 @@ barrier), and a pacer that holds generation a few segments ahead: with output re
 executor spins, up to half a core.
 """
 
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,7 @@ class Stream(DataConfig):
     def configure(self, datasets: Any, world_size: int, *_: Any, **__: Any) -> list[dict[str, Any]]:
         """One shard per rank: {"rows": iterator}."""
         start: Any = ray.get(self._pacer.resumes_at.remote())
-        stream: Any = ray.get(self._pacer.open.remote(start, world_size))
+        stream: Any = ray.get(self._pacer.open.remote(start, world_size, uuid.uuid4().hex))
         shards = build(self._plan, start, world_size, self._pacer, stream)
         return [dict.fromkeys(datasets, shard) for shard in shards]
 

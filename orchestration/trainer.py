@@ -24,6 +24,7 @@ from orchestration.checkpoint import write_json
 from orchestration.config import Config, to_yaml
 from orchestration.following import following, step_text, told_loss
 from orchestration.job import Job, run_worker
+from orchestration.lease import token_of
 from orchestration.plan import phases_of
 from orchestration.progress import Update
 from orchestration.run import cache_of
@@ -112,6 +113,7 @@ def pretrain(
         evaluates_before=plan.evaluates_before if all(store.held_out.num_rows for store in stores) else never,
         dump_batches=str(Path(dump_batches).absolute()) if dump_batches else None,
         fault=fault(),
+        lease=token_of(run),
         pacer=pacer,
     )
     scaling = config.scaling
@@ -144,8 +146,7 @@ def pretrain(
         except TrainingFailedError as error:
             logger.exception("the worker group failed")
             news: Any = ray.get(pacer.news.remote())
-            logger.error("%s", "\n".join(news["log"]))
-            if ray.get(pacer.stopped_at.remote()) is None:
+            if not ray.get(pacer.is_over.remote()):
                 raise RuntimeError(news["lost"] or cause_of(error)) from error
     step: Any = ray.get(pacer.stopped_at.remote())
     if step is not None:

@@ -129,6 +129,7 @@ def pretrain_worker(job: Job) -> None:
         ranks=dist.get_world_size(),
         pacer=job.pacer,
         group=generation,
+        lease=job.lease,
         beginning=beginning,
         owner=owner,
         made_by={"zero_stage": config.zero.stage, "precision": precision},

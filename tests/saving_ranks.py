@@ -53,6 +53,7 @@ class Ranks:
     def __init__(self, run: Path, pacer: Any, ranks: int = 2, beginning: Beginning = FRESH, **settings: Any) -> None:
         carry = settings.pop("carry", None)
         passes = settings.pop("passes", lambda point, step: None)
+        lease = settings.pop("lease", None)
         run.mkdir(parents=True, exist_ok=True)
         self.run, self.pacer = run, pacer
         self.states = [State(rank) for rank in range(ranks)]
@@ -60,7 +61,7 @@ class Ranks:
         self.savers = [
             Saver(
                 run, Checkpoints(**{"every_steps": 10, "keep": 2, **settings}), self.states[rank],  # pyright: ignore
-                rank=rank, ranks=ranks, pacer=pacer, group=group, beginning=beginning,
+                rank=rank, ranks=ranks, pacer=pacer, group=group, lease=lease, beginning=beginning,
                 owner=OWNER, made_by={"zero_stage": 1, "precision": "fp32"}, carry=carry if rank == 0 else None,
                 passes=passes,
             )

@@ -4,14 +4,19 @@ import errno
 import json
 import multiprocessing
 import os
+import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
 
 from data import storage
 from data.config import UserError
+from orchestration import lease
+from orchestration.checkpoint import write_json
 from orchestration.identity import PRETRAIN_SECTIONS
 from orchestration.lease import is_held
 from orchestration.recipe import load_config
@@ -76,8 +81,9 @@ def test_a_folder_without_hard_links_is_held_too(config, monkeypatch, number):
 
 
 @pytest.mark.parametrize("beat_age, refused", [(5, True), (480, True), (700, False)])
-def test_a_holder_on_another_machine_is_judged_by_its_heartbeat(config, beat_age, refused):
+def test_a_holder_on_another_machine_is_judged_by_its_heartbeat(config, beat_age, refused, monkeypatch):
     """Patience with storage that is away, 480 s, ends before a lease does."""
+    monkeypatch.setattr(lease, "HEARTBEAT_SECONDS", 0.2)
     run = folder_of(config)
     run.mkdir(parents=True)
     (run / "lease.json").write_text(json.dumps(elsewhere(beat_age)))
@@ -108,9 +114,10 @@ HOLD = """
 import sys, time
 from pathlib import Path
 from orchestration import lease
+from orchestration.progress import run_log
 lease.HEARTBEAT_SECONDS, lease.STALE_SECONDS = 0.1, float(sys.argv[2])
-with lease.leased(Path(sys.argv[1])):
-    print("held", flush=True)
+with lease.leased(Path(sys.argv[1])), run_log(Path(sys.argv[1])) as terminal:
+    terminal.out.write("held\\n")
     time.sleep(60)
 """
 
@@ -136,12 +143,52 @@ def test_a_driver_whose_run_another_took_ends_before_it_writes_anything_more(con
     assert json.loads((run / "lease.json").read_text())["token"] == "theirs"
 
 
-def test_a_driver_that_cannot_renew_its_lease_for_so_long_that_another_may_take_it_ends(config):
+def test_a_driver_that_slept_while_another_took_its_run_and_ended_it_ends(config):
+    """Also while its log, which lies in the run's folder, cannot be written."""
     run = folder_of(config)
     process = holding(run, stale=0.5)
-    run.rename(run.with_name("away"))
+    process.send_signal(signal.SIGSTOP)
+    (run / "lease.json").unlink()
+    (run / "log").rename(run / "another's log")
+    time.sleep(1)
+    process.send_signal(signal.SIGCONT)
     _, complaint = process.communicate(timeout=30)
-    assert process.returncode == 1 and "could not be renewed for 0.5 s, another driver may go on" in complaint
+    assert process.returncode == 1 and "another process may have taken this run for abandoned, and ended" in complaint
+    assert not (run / "lease.json").exists()
+
+
+def test_a_holder_whose_clock_is_wrong_is_not_taken_for_gone(config, monkeypatch):
+    monkeypatch.setattr(lease, "HEARTBEAT_SECONDS", 0.2)
+    run = folder_of(config)
+    run.mkdir(parents=True)
+    ended = threading.Event()
+
+    def beat() -> None:
+        number = 0
+        while not ended.wait(0.1):
+            number += 1
+            write_json(run / "lease.json", elsewhere(5000 - number))
+
+    (run / "lease.json").write_text(json.dumps(elsewhere(5000)))
+    heart = threading.Thread(target=beat)
+    heart.start()
+    try:
+        with pytest.raises(UserError, match="is held by process 7 on node-b"), held(run, config):
+            pass
+    finally:
+        ended.set()
+        heart.join()
+    with held(run, config):
+        assert lease.token_of(run) != "theirs"
+
+
+def test_workers_hear_whose_run_it_is(config):
+    run = folder_of(config)
+    with held(run, config):
+        mine = lease.token_of(run)
+        assert mine is not None and lease.taken_by(run, mine) is None
+        assert lease.taken_by(run, "theirs") == f"process {os.getpid()} on {socket.gethostname()}"
+    assert lease.taken_by(run, mine) is None and lease.token_of(run) is None
 
 
 def test_storage_that_is_away_for_a_moment_costs_no_lease(config):

@@ -338,6 +338,34 @@ def test_storage_that_is_away_for_longer_than_the_limit_fails_the_save(gate, pac
     assert ranks.steps() == [10]
 
 
+def test_a_driver_whose_run_another_took_saves_nothing_more_and_deletes_nothing(run, pacer):
+    """It may be stopped, and not know it, while its workers train on."""
+    ranks = Ranks(run, pacer, lease="mine")
+    write_lease(run, "mine")
+    ranks.save(10, 4.5)
+    ranks.all(lambda saver: saver.settle(60))
+    write_lease(run, "theirs")
+    theirs = made(run, 20, 4.0)
+    if storage.is_remote(run):
+        storage.publish(theirs, keep=False)
+    for _ in range(2):
+        ranks.save(20)
+        ranks.all(lambda saver: saver.settle(60))
+    told = "process 7 on node-b took this run for abandoned, and goes on with it"
+    assert any(told in warning for warning in ray.get(pacer.warnings.remote()))
+    storage.fetch(theirs)
+    manifest = json.loads((theirs / "manifest.json").read_text())
+    assert not checkpoint.damaged(theirs, manifest["files"])
+    with pytest.raises(SavingError, match=told):
+        ranks.finish()
+
+
+def write_lease(run, token):
+    holder = {"token": token, "machine": "m", "host": "node-b", "pid": 7, "started": 0.0, "beat": time.time()}
+    checkpoint.write_json(run / "lease.json", holder)
+    storage.publish(run / "lease.json", keep=False)
+
+
 BREAKING = """
 import sys
 from pathlib import Path

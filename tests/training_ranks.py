@@ -32,7 +32,7 @@ class Group:
         dist.broadcast_object_list(group, src=0)
         self.saver = Saver(
             run, Checkpoints(every_steps=2, keep=3), self.engine, rank=dist.get_rank(), ranks=dist.get_world_size(),
-            pacer=pacer, group=group[0], beginning=self.beginning, owner=OWNER,
+            pacer=pacer, group=group[0], lease=None, beginning=self.beginning, owner=OWNER,
             made_by={"zero_stage": stage, "precision": "fp32"},
         )  # fmt: skip
 

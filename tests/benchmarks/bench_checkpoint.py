@@ -51,7 +51,7 @@ def rows(step: int, vocabulary: int, rank: int) -> list[dict[str, torch.Tensor]]
     return [{key: torch.from_numpy(value) for key, value in batch.items()} for batch in arrays]
 
 
-def train(pacer: Any, size: str, folder: str) -> dict[str, Any]:
+def train(pacer: Any, size: str, group: int, folder: str) -> dict[str, Any]:
     """Seconds of steps with and without a save beside them, of stalls, and of the work beside."""
     import torch.distributed as dist
 
@@ -59,12 +59,13 @@ def train(pacer: Any, size: str, folder: str) -> dict[str, Any]:
     model = build_encoder(encoder, {"vocab_size": vocabulary, "pad_id": 0}, seed=0)[0]
     engine = DeepSpeedEngine(
         MaskedLM(model), stage=1, micro_batch=ROWS // 2, accumulation=1, weight_decay=0.01, gradient_clipping=1.0,
-        bf16=False, persistence_threshold=0, device="cpu",
+        persistence_threshold=0, device="cpu",
     )  # fmt: skip
     run = Path(folder) / size
     saver = Saver(
-        run, Checkpoints(), engine, rank=dist.get_rank(), ranks=2, pacer=pacer,
-        beginning=Beginning(0, None, float("inf")), owner=OWNER, made_by={"zero_stage": 1, "precision": "fp32"},
+        run, Checkpoints(), engine, rank=dist.get_rank(), ranks=2, pacer=pacer, group=group,
+        lease=None, beginning=Beginning(0, None, float("inf")), owner=OWNER,
+        made_by={"zero_stage": 1, "precision": "fp32"},
     )  # fmt: skip
     steps = ((step, rows(step, vocabulary, dist.get_rank())) for step in range(STEPS))
     alone, beside, stalls = [], [], []
@@ -95,8 +96,8 @@ def main() -> None:
         pacer = Pacer.options(name="pacer-of-tests", namespace="tests").remote()
         every = Checkpoints().every_steps
         for size in SIZES:
-            ray.get(pacer.open.remote(0))
-            told = in_ranks(train, size, folder, address=context.address_info["gcs_address"], seconds=900)[0]
+            group = ray.get(pacer.open.remote(0))
+            told = in_ranks(train, size, group, folder, address=context.address_info["gcs_address"], seconds=900)[0]
             step, stall = float(np.median(told["alone"])), float(np.median(told["stalls"]))
             print(
                 f"{size:5} {told['parameters'] / 1e6:6.2f}M parameters  {told['bytes'] / 1e6:8.1f} MB a checkpoint  "
