@@ -130,6 +130,8 @@ def columns_of(task: Task, kind: str, loss: str = "in_batch") -> dict[str, str]:
                 f"task.choices={list(task.choices)}: a multiple_choice task has two or more; give the columns that "
                 f"hold them, task.choices=[COLUMN,COLUMN]"
             )
+        if len(set(task.choices)) < len(task.choices):
+            raise UserError(f"task.choices={list(task.choices)}: a column stands twice; name each choice's own")
         columns |= {f"choices[{i}]": column for i, column in enumerate(task.choices)}
     return columns
 
@@ -209,6 +211,13 @@ def number_of(value: Any, column: str) -> float:
     return number
 
 
+def _cosine(value: Any, column: str) -> float:
+    number = number_of(value, column)
+    if not -1 <= number <= 1:
+        raise ValueError(f"{column} is {number:g}, no cosine (-1 to 1); divide all by the largest that there may be")
+    return number
+
+
 def _choice(value: Any, column: str, num_choices: int) -> int:
     name = _label(value, column)
     number = LETTERS.find(name.upper()) if len(name) == 1 and name.isalpha() else int(name) if name.isdecimal() else -1
@@ -221,7 +230,7 @@ def _choice(value: Any, column: str, num_choices: int) -> int:
 
 
 _TARGETS = {
-    "classification": _label, "multi_label": _labels, "regression": number_of, "softmax": _label, "cosine": number_of,
+    "classification": _label, "multi_label": _labels, "regression": number_of, "softmax": _label, "cosine": _cosine,
 }  # fmt: skip
 
 

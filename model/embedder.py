@@ -12,9 +12,9 @@ from model.encoder import check_folder
 from model.families import longest_row
 from model.heads.building import make_model, wrap
 from model.heads.contract import HeadModule
-from model.heads.description import LIMITS, Description, read_description, read_prompts
+from model.heads.description import Description, check_sentences, read_description, read_prompts
 from model.heads.loading import load_head
-from model.opening import check_files, check_tokenizer, one_line, open_tokenizer, read_json
+from model.opening import check_files, check_tokenizer, one_line, open_tokenizer
 from model.quiet import quiet_transformers
 
 Role = Literal["query", "passage"]
@@ -47,11 +47,8 @@ def check_embedder(folder: Path, role: Role | None = None, pickled: bool = False
         return "" if role is None else getattr(about.head, f"{role}_prefix")
     if not (folder / SENTENCES_FILE).is_file():
         return _no_prefix(role)
-    if (read_json(folder, LIMITS) or {}).get("do_lower_case"):
-        raise ValueError(f"{LIMITS} folds case before the tokenizer; let the tokenizer do it")
     prompts, default = read_prompts(folder)
-    if any(prompts.values()) and (read_json(folder, "1_Pooling/config.json") or {}).get("include_prompt") is False:
-        raise ValueError("it leaves its prompts out of the mean, which is not done here; use sentence-transformers")
+    check_sentences(folder)
     names = {"query": ("query",), "passage": ("passage", "document"), None: (default,)}[role]
     found = [prompts[name] for name in names if name in prompts]
     return found[0] if found else _no_prefix(role)

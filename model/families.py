@@ -112,7 +112,7 @@ DEBERTA_V2 = Family(
     model_type="deberta-v2",
     prefix="DebertaV2",
     source="DeBERTa, arXiv:2006.03654; version 2 as in microsoft/deberta-v2-xlarge",
-    masked_lm_head=parts.mask_bert,
+    masked_lm_head=parts.mask_deberta,
     layers="encoder.layer",
     # Positions are told by attention alone, relative and in buckets; type_vocab_size 0 as in the published models.
     fixed={
@@ -232,6 +232,11 @@ def family_of_type(model_type: str) -> Family:
             return family
     known = ", ".join(dict.fromkeys(family.model_type for family in FAMILIES.values()))
     raise ValueError(f"a {model_type} model; known families are {known}")
+
+
+def reads_segments(config: Any) -> bool:
+    """Whether the second text of a pair is marked as such: some BERTs were trained with one segment."""
+    return family_of(config).segments and config.type_vocab_size > 1
 
 
 def setting(config: Any, name: str) -> Any:

@@ -7,6 +7,7 @@ Ray nor heads.
 """
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -75,8 +76,9 @@ def check_weights(folder: Path) -> None:
 
     Reads headers only, so that a run asks before it starts processes.
     """
-    listed = (read_json(folder, INDEX) or {}).get("weight_map", {}).values()
-    names = ["model.safetensors"] if (folder / "model.safetensors").is_file() else sorted(set(listed))
+    names = ["model.safetensors"]
+    if not (folder / names[0]).is_file():
+        names = sorted(set((read_json(folder, INDEX) or {"weight_map": {}})["weight_map"].values()))
     for name in names:
         if not (folder / name).is_file():
             raise ValueError(f"{INDEX} names {name}, which is not there; copy it too")
@@ -142,7 +144,7 @@ def open_tokenizer(folder: Path, vocab_size: int) -> Any:
     if tokenizer.pad_token_id is None:
         raise ValueError("the tokenizer has no padding token; give one that has")
     longest = tokenizer.model_max_length
-    if not isinstance(longest, int | float) or longest < 1:
+    if not isinstance(longest, int | float) or not 1 <= longest < math.inf:
         raise ValueError(f"tokenizer_config.json: model_max_length is {longest!r}, not a number of tokens")
     tokenizer.model_max_length = int(longest)
     return tokenizer

@@ -21,6 +21,13 @@ def mask_bert(model: Any, hidden: Tensor) -> Tensor:
     return model.cls.predictions(hidden)
 
 
+def mask_deberta(model: Any, hidden: Tensor) -> Tensor:
+    """Folders whose config says "legacy": false have no matrix of their own behind the last layer."""
+    if model.legacy:
+        return model.cls.predictions(hidden)
+    return model.lm_predictions(hidden, model.deberta.embeddings.word_embeddings)
+
+
 def mask_roberta(model: Any, hidden: Tensor) -> Tensor:
     return model.lm_head(hidden)
 

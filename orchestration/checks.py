@@ -15,7 +15,7 @@ from data.store import Store
 from data.tokenizer import describe_tokenizer
 from model.config import Encoder
 from model.encoder import check_folder, encoder_config
-from model.families import FAMILIES, Family, family_of, longest_row, setting
+from model.families import FAMILIES, Family, family_of, longest_row, reads_segments, setting
 from model.objectives.catalogue import check_objective
 from model.opening import check_weights
 from orchestration.config import Config
@@ -105,7 +105,7 @@ def _check_init(config: Config) -> Family:
             there = longest_row(folder)
         if given not in (Encoder.model_fields[field].default, there):
             raise ValueError(f"encoder.{field}={given}: the folder in encoder.init has {there}; leave this key out")
-    if config.rows.packing in PAIRS and family.segments and folder.type_vocab_size < 2:
+    if config.rows.packing in PAIRS and family.segments and not reads_segments(folder):
         raise ValueError(
             f"rows.packing={config.rows.packing}: encoder.init knows one segment; give full_sentences or document"
         )

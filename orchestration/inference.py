@@ -5,7 +5,7 @@ numpy arrays for data/decoding.py. Goes through Ray's object store as it is; kno
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
@@ -16,9 +16,10 @@ from data.alignment import encode_examples
 from data.budget import budgeted
 from data.examples import Encoded, Examples
 from data.reader import Reader, open_reader
-from model.families import family_of
+from data.schemes import detect_scheme
+from model.families import reads_segments
 from model.heads.contract import HeadModule
-from model.heads.description import Description
+from model.heads.description import FILE, Description
 from model.objectives.contract import Batch
 
 MICRO_BATCH_TOKENS = 8192  # rows x longest row: 64 rows of 128 tokens, and 20 MB of a BERT-base's activations a layer
@@ -44,13 +45,17 @@ class Loaded:
         head, pairs = self.about.head, examples.pairs is not None
         return encode_examples(
             examples, self.about.labels, self.reader, self.about.length, self.about.stride,
-            family_of(self.module.encoder.config).segments,
+            reads_segments(self.module.encoder.config),
             head.query_prefix if pairs else self.prefix, head.passage_prefix,
         )  # fmt: skip
 
 
 def load(module: HeadModule, about: Description, folder: Path, prefix: str = "") -> Loaded:
     """Add the folder's tokenizer to its head. Raises UserError where it cannot read texts."""
+    if about.kind == "tagging" and not (folder / FILE).is_file():
+        # A plain folder of transformers does not say how its tags mark entities: their letters do.
+        ordered = sorted(about.labels, key=lambda label: (label.partition("-")[2], "OSBIE".find(label[:1])))
+        about = replace(about, scheme=detect_scheme([ordered]))
     return Loaded(module, about, open_reader(folder), prefix)
 
 

@@ -4,7 +4,6 @@ In: a verb's parsed options. Out: its exit code, and what it prints. What is cou
 """
 
 import argparse
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -19,6 +18,7 @@ from orchestration.plan import number_of_phase, phases_of
 from orchestration.progress import Progress
 from orchestration.recipe import load_config
 from orchestration.run import cache_of, folder_of
+from orchestration.terminal import printable, printable_json
 from orchestration.verbs import as_typed, await_nodes, log_of
 
 PARTS = ("train", "held_out")
@@ -95,7 +95,7 @@ def inspect(options: argparse.Namespace) -> int:
         store = stores[number_of_phase(phases_of(config), step)]
         facts = look(config, store, options.part, step, num_rows, wanted)
         if options.json:
-            print(json.dumps(facts, ensure_ascii=False), file=terminal.out)
+            print(printable_json(facts), file=terminal.out)
         else:
             show_facts(facts, terminal.out)
     return 0
@@ -174,7 +174,7 @@ def show_facts(facts: dict[str, Any], out: Any) -> None:
 
     console = Console(file=out, highlight=False, soft_wrap=True)
     for name, line in _lines(facts):
-        console.print(Text.assemble((f"{name:<12}", "bold"), line))
+        console.print(Text.assemble((f"{name:<12}", "bold"), _shown(line)))
     lengths = facts["sample"]["lengths"]
     most = max(bar["rows"] for bar in lengths)
     for bar in lengths:
@@ -186,8 +186,13 @@ def show_facts(facts: dict[str, Any], out: Any) -> None:
         visit = f"visit {row['visit']}" if facts["part"] == "train" else "as in every evaluation"
         head = f"\nrow {row['row_id']}, {visit}: {row['tokens']} tokens, {row['targets']} targets{label}"
         console.print(Text(head, "bold"))
-        console.print(Text.assemble(*((text, STYLES[kind]) for kind, text in row["parts"])))
+        console.print(Text.assemble(*((_shown(text), STYLES[kind]) for kind, text in row["parts"])))
     console.print(Text.assemble("\n", *((text, STYLES[kind]) for kind, text in LEGEND)))
+
+
+def _shown(text: str) -> str:
+    """A text of the corpus, which may hold what a terminal obeys; its lines stay lines."""
+    return "\n".join(map(printable, text.split("\n")))
 
 
 def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:

@@ -102,6 +102,7 @@ def test_targets_of_the_other_kinds(tmp_path: Path, suffix: str) -> None:
     columns = {
         "text": ["dogs bark", " cats  purr ", "go"], "number": [1, 2.5, -3e2], "several": several, "tags": tags,
         "first": ["x", "y", "z"], "second": ["p", "q", "r"], "right": ["A", "b", "1"],
+        "cosine": [1, 0.25, -0.5],
     }  # fmt: skip
     path = write(tmp_path / f"a.{suffix}", columns)
     assert load("regression", path, label="number").train.targets == [1.0, 2.5, -300.0]
@@ -115,7 +116,8 @@ def test_targets_of_the_other_kinds(tmp_path: Path, suffix: str) -> None:
     assert choosing.labels == []
     pairs = load("embedding", path, text_pair="first")
     assert pairs.train.pairs == ["x", "y", "z"] and pairs.train.targets == [None] * 3 and pairs.labels == []
-    assert load("embedding", path, text_pair="first", label="number", loss="cosine").train.targets == [1.0, 2.5, -300.0]
+    alike = load("embedding", path, text_pair="first", label="cosine", loss="cosine")
+    assert alike.train.targets == [1.0, 0.25, -0.5]
     softmax = load("embedding", path, text_pair="first", label="right", loss="softmax")
     assert softmax.labels == ["1", "A", "b"] and softmax.train.targets == ["A", "b", "1"]
 
@@ -341,6 +343,15 @@ def test_a_pair_with_one_side_missing(tmp_path: Path) -> None:
     assert f"1 examples cannot be used, first {path}:3: no second, one side of a pair" in told
     assert "a tagging task has no second text" in fault("tagging", path, text_pair="second")
     assert "task.choices=[]: a multiple_choice task has two or more" in fault("multiple_choice", path)
+    twice = fault("multiple_choice", path, choices=("second", "second"))
+    assert twice == "task.choices=['second', 'second']: a column stands twice; name each choice's own"
+
+
+def test_numbers_that_no_cosine_can_be_are_refused(tmp_path: Path) -> None:
+    """Likeness from 0 to 5, as the STS sets have it, would only pull all vectors together."""
+    path = write(tmp_path / "a.csv", {"text": ["x", "y"], "passage": ["p", "q"], "label": [1, 4.2]})
+    told = f"first {path}:3: label is 4.2, no cosine (-1 to 1); divide all by the largest that there may be"
+    assert told in fault("embedding", path, loss="cosine")
 
 
 def test_faults_of_conll_name_file_and_sentence(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from tiny_encoder import write_encoder
 from transformers import AutoModel, AutoTokenizer
 
 from model.embedder import Role, check_embedder, load_embedder
+from model.heads.loading import load_head
 from orchestration.embed import embed_texts
 from orchestration.inference import Loaded, load
 
@@ -91,6 +92,14 @@ def test_prefixes_by_role(folder):
         assert np.array_equal(found, embed_texts(open_embedder(plain), [(prefix + "w1",)], "cpu")[0].numbers)
 
 
+def test_pairs_have_the_default_prompt_where_the_folder_tells_none_for_their_sides(folder):
+    write_modules(folder, "Transformer", "Pooling", pooling_mode="mean")
+    prompts = {"clustering": "w7 ", "passage": "w8 "}
+    write_json(folder, "config_sentence_transformers.json", prompts=prompts, default_prompt_name="clustering")
+    head = load_head(folder)[1].head
+    assert (head.query_prefix, head.passage_prefix) == ("w7 ", "w8 ")
+
+
 def test_a_prompt_of_null_is_none(folder):
     write_modules(folder, "Transformer", "Pooling", pooling_mode="mean")
     (folder / "config_sentence_transformers.json").write_text('{"prompts": {"query": null, "document": null}}')
@@ -123,9 +132,10 @@ def write_json(folder: Path, name: str, **content: object) -> None:
 def test_what_is_not_known_is_refused(change, message, folder):
     write_modules(folder, "Transformer", "Pooling", pooling_mode="mean")
     change(folder)
-    with pytest.raises(ValueError, match=message) as caught:
-        load_embedder(folder)
-    assert "\n" not in str(caught.value)
+    for opened in (load_embedder, load_head):  # cloze embed, cloze predict
+        with pytest.raises(ValueError, match=message) as caught:
+            opened(folder)
+        assert "\n" not in str(caught.value)
 
 
 def test_a_prefix_is_told_without_reading_weights(folder):

@@ -103,6 +103,10 @@ def test_softmax_over_both_vectors_and_their_difference(encoder) -> None:
         logits = matrix @ torch.cat([u, v, (u - v).abs()]) + bias
         expected -= 0.0 if label < 0 else float(logits.log_softmax(0)[label])
     assert module(batch)[0]["embedding"].item() == pytest.approx(expected, abs=1e-5)
+    outputs = module.outputs(batch | {"passage_ids": torch.arange(PAIRS)})
+    right = int((outputs["logits"].argmax(-1) == batch["labels"]).sum())
+    assert outputs["logits"].shape == (PAIRS, 3) and module(batch)[1]["correct"] == right
+    assert set(module.outputs(batch)) == {"vectors"}, "single texts have no label"
 
 
 def test_a_frozen_encoder_without_a_projection_has_nothing_to_train(encoder) -> None:

@@ -17,6 +17,8 @@ from model.heads.building import build_head
 from model.heads.description import Description
 from model.heads.exporting import export_head
 from model.heads.loading import load_head
+from orchestration.inference import load
+from orchestration.predict import answer_texts
 
 SHAPE = {"vocab_size": 65, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
          "intermediate_size": 32, "max_position_embeddings": 32}  # fmt: skip
@@ -130,6 +132,7 @@ DAMAGES: list[tuple[str, Callable[[Path], object], str]] = [
     ("ours", lambda f: (f / "head.safetensors").write_bytes(b"x"), "cannot be loaded"),
     ("ours", lambda f: without_weight(f, "head.safetensors", "crf.starts"), "crf.starts"),
     ("ours", lambda f: without_weight(f, "model.safetensors", "encoder.layer.0.output.dense.bias"), "layer.0.output"),
+    ("native", lambda f: change(f, "tokenizer_config.json", model_max_length=float("inf")), "model_max_length is inf"),
     ("ours", lambda f: (f / "head.json").unlink(), "an encoder has no labels yet"),
     ("ours", lambda f: ((f / "head.json").unlink(), change(f, architectures=5)), "names no architecture"),
 ]
@@ -223,6 +226,60 @@ def test_plain_taggers_and_labels_that_stand_twice(tmp_path) -> None:
     change(tmp_path, id2label={"0": "O", "1": "B-X", "2": "I-X"})
     _, about = load_head(tmp_path)
     assert (about.kind, about.labels) == ("tagging", ("O", "B-X", "I-X"))
+
+
+@pytest.mark.parametrize(
+    ("labels", "tags", "entities"),
+    [
+        (("B-Y", "B-X", "I-X", "I-Y", "O"), "O B-X I-X O B-X B-X", [(1, 3), (4, 5), (5, 6)]),
+        (("O", "S-X", "B-X", "I-X", "E-X"), "B-X I-X E-X O S-X O", [(0, 3), (4, 5)]),
+        (("NOUN", "VERB"), "NOUN VERB NOUN VERB NOUN VERB", []),  # parts of speech mark no entities
+    ],
+)
+def test_a_plain_tagger_marks_the_entities_that_its_labels_spell(labels, tags, entities, tmp_path) -> None:
+    """Of anybody's folder: no head.json says which scheme it is."""
+    config = BertConfig(**SHAPE, id2label=dict(enumerate(labels)))
+    BertForTokenClassification(config).save_pretrained(str(tmp_path))
+    write_tokenizer(tmp_path)
+    loaded = load(*load_head(tmp_path), tmp_path)
+    outputs = torch.tensor([[-1, *(labels.index(tag) for tag in tags.split())]])
+
+    def say(batch: Any) -> dict[str, torch.Tensor]:
+        found = torch.zeros(batch["input_ids"].shape, dtype=torch.long)
+        found[:, : outputs.shape[1]] = outputs
+        return {"tags": found, "scores": torch.ones(found.shape)}
+
+    loaded.module.outputs = say  # pyright: ignore[reportAttributeAccessIssue]
+    answer = answer_texts(loaded, [("w1 w2 w3 w4 w5 w6",)], "cpu")[0]
+    assert answer["tags"] == tags.split()
+    places = [(3 * first, 3 * end - 1) for first, end in entities]
+    assert [(one["start"], one["end"]) for one in answer["entities"]] == places
+
+
+def test_names_that_another_head_gave_its_outputs_do_not_stay(encoder, tmp_path) -> None:
+    """Two labels of a classifier, two outputs of answering."""
+    shutil.copytree(encoder, tmp_path / "classifier")
+    change(tmp_path / "classifier", id2label={"0": "NEGATIVE", "1": "POSITIVE"})
+    head = Head(kind="answering")
+    module = build_head(tmp_path / "classifier", head, ["no answer"])
+    about = Description(head.kind, module.labels, 16, head, stride=4)
+    export_head(module, encoder, tmp_path / "answers", {}, about)
+    assert load_head(tmp_path / "answers")[1].labels == ("no answer",)
+    assert "NEGATIVE" not in (tmp_path / "answers" / "config.json").read_text()
+
+
+def test_two_texts_may_be_of_one_column(encoder, tmp_path) -> None:
+    head = Head(kind="embedding", pooling="mean")
+    about = Description(head.kind, (), 16, head, columns=("text", "text"))
+    export_head(build_head(encoder, head, []), encoder, tmp_path / "made", {}, about)
+    assert load_head(tmp_path / "made")[1].columns == ("text", "text")
+
+
+def test_a_pair_is_read_by_an_encoder_that_knows_one_segment(tmp_path) -> None:
+    BertForSequenceClassification(BertConfig(**SHAPE, type_vocab_size=1)).save_pretrained(str(tmp_path))
+    write_tokenizer(tmp_path)
+    loaded = load(*load_head(tmp_path), tmp_path)
+    assert answer_texts(loaded, [("w1 w2", "w3")], "cpu")[0]["label"] in loaded.about.labels
 
 
 def test_an_embedder_of_sentence_transformers_and_a_head_on_it(tmp_path) -> None:

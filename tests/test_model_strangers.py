@@ -10,6 +10,8 @@ from tiny_encoder import write_encoder
 
 from model.blanks import fill_masks, load_filler
 from model.embedder import load_embedder
+from model.families import family_of
+from model.opening import check_files, check_weights
 
 BOMB = "import pathlib\npathlib.Path(__file__).with_name('ran').touch()\nraise SystemExit('ran')\n"
 
@@ -79,3 +81,25 @@ def test_code_of_a_folder_is_never_run(folder):
         with pytest.raises(ValueError, match="of-its-own"):
             load(folder)
     assert not (folder / "ran").exists()
+
+
+def test_an_index_beside_whole_weights_is_not_asked(folder):
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": null}')
+    check_weights(folder)
+    with pytest.raises(ValueError, match="names other files than"):
+        (folder / "model.safetensors").unlink()
+        check_files(folder)
+
+
+def test_a_deberta_without_a_matrix_of_its_own_behind_the_last_layer(tmp_path):
+    """Whose config says "legacy": false, as the original code has it."""
+    from transformers import DebertaV2Config, DebertaV2ForMaskedLM
+
+    shape = DebertaV2Config(
+        vocab_size=65, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, legacy=False,
+    )  # fmt: skip
+    model = DebertaV2ForMaskedLM(shape).eval()
+    ids = torch.randint(5, 65, (2, 8))
+    with torch.no_grad():
+        hidden = model.deberta(ids).last_hidden_state
+        torch.testing.assert_close(family_of(shape).masked_lm_head(model, hidden), model(ids).logits)

@@ -126,6 +126,14 @@ def test_what_is_printed_is_plain_where_there_is_no_terminal(tmp_path):
         assert line in lines, "\n".join(lines)
 
 
+def test_what_a_terminal_obeys_is_shown_as_text(tmp_path):
+    facts = look(config_of(), store_of(tmp_path, ROWS), "train", 0, 2, [0])
+    facts["rows_shown"][0]["parts"] = [("text", "a\x1b]0;title\x07\x9b2J\u202eb\nc")]
+    out = io.StringIO()
+    show_facts(facts, out)
+    assert "a\\u001b]0;title\\u0007\\u009b2J\\u202eb\nc" in out.getvalue()
+
+
 def test_marks_are_coloured_on_a_terminal_and_a_long_row_is_not_cut(tmp_path, monkeypatch):
     class Terminal(io.StringIO):
         def isatty(self) -> bool:

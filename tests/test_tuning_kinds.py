@@ -61,6 +61,19 @@ def found() -> dict[str, Any]:
     return {"text": " ".join(f"w{w}" for w in words), "passage": " ".join(f"w{w}" for w in reversed(words))}
 
 
+def alike() -> dict[str, Any]:
+    """Do two texts share their words?"""
+    one, other = found(), found()
+    same = DRAW.random() < 0.5
+    return {"text": one["text"], "passage": (one if same else other)["passage"], "label": "same" if same else "other"}
+
+
+def near() -> dict[str, Any]:
+    """The same as a number."""
+    pair = alike()
+    return {"text": pair["text"], "passage": pair["passage"], "cosine": 1.0 if pair["label"] == "same" else 0.0}
+
+
 def question() -> dict[str, Any]:
     """Which of w0 ... w9 stands in the text?"""
     answer = f"w{DRAW.randrange(10)}"
@@ -79,6 +92,10 @@ KINDS: dict[str, tuple[Callable[[], dict[str, Any]], dict[str, Any], float]] = {
     "tagging": (tagged, {"head.crf": True, "finetune.stride": 4}, 0.5),
     "multiple_choice": (choice, {"task.choices": ["a", "b", "c"]}, 0.34),
     "embedding": (found, {"head.pooling": "mean", "finetune.mode": "lora"}, 0.3),
+    "embedding, softmax": (alike, {"head.pooling": "mean", "head.loss": "softmax", "task.text_pair": "passage"}, 0.7),
+    "embedding, cosine": (
+        near, {"head.pooling": "mean", "head.loss": "cosine", "task.text_pair": "passage", "task.label": "cosine"}, 0.4,
+    ),
     "answering": (question, {"finetune.stride": 4}, 0.5),
 }
 TOLD = ("regression", "embedding")  # whole numbers up to 8 could be classes, pairs without labels anything; else found
@@ -102,6 +119,7 @@ FAST = ("classification", "answering")  # labels, and windows with answers; the 
 )
 def test_a_sweep_learns_the_kind_and_hands_over_its_head(kind: str, ray_4_cpus, tmp_path) -> None:
     make, more, least = KINDS[kind]
+    kind = kind.partition(",")[0]
     DRAW.seed(5)
     encoder = write_encoder(tmp_path / "encoder", width=32)
     files = {f"task.{part}": write(tmp_path, kind, part, [make() for _ in range(size)])

@@ -20,7 +20,7 @@ from data.storage import fetch, place, publish, shown
 from data.store import part_of
 from model.config import Head
 from model.encoder import check_folder
-from model.families import family_of, longest_row
+from model.families import longest_row, reads_segments
 from model.freezing import layers_a_group
 from model.heads.losses import weigh_classes
 from model.opening import check_tokenizer, check_weights
@@ -201,7 +201,7 @@ def _columns(config: Config, kind: str) -> tuple[str, ...]:
 
 def read_part(examples: Examples, task: TaskData, goal: Goal, folder: Path, finetune: Finetune, head: Head) -> Part:
     """A split as the encoder in `folder` reads it; of retrieval also the passages to search."""
-    segments = family_of(check_folder(folder)).segments
+    segments = reads_segments(check_folder(folder))
     settings = finetune.length, finetune.stride, segments
     encoded = encode_examples(
         examples, task.labels, folder, *settings, query_prefix=head.query_prefix, passage_prefix=head.passage_prefix,

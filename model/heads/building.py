@@ -134,9 +134,10 @@ def make_model(
     family = family_of(config)
     outputs = NUM_OUTPUTS.get(head.kind, len(labels))
     config.num_labels = outputs if head.kind != "multiple_choice" else 2  # unread there; 2 is transformers' default
-    if head.kind not in NUM_OUTPUTS and labels:
-        config.id2label = dict(enumerate(labels))
-        config.label2id = {label: i for i, label in enumerate(labels)}
+    # Names that the folder had for the outputs of another head are not this one's.
+    names = labels if head.kind not in NUM_OUTPUTS and labels else [f"LABEL_{i}" for i in range(config.num_labels)]
+    config.id2label = dict(enumerate(names))
+    config.label2id = {name: i for i, name in enumerate(names)}
     config.problem_type = PROBLEMS.get(head.kind)
     with quiet_transformers(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

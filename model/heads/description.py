@@ -64,7 +64,7 @@ def read_description(folder: Path) -> Description | None:
             scheme=_among(found, "scheme", (None, "bio", "iob1", "iobes", "io")),
             stride=_number(found, "stride", 0, optional=True),
             num_choices=_number(found, "num_choices", 1, optional=True),
-            columns=_names(found.get("columns", []), "columns"),
+            columns=_texts(found.get("columns", []), "columns"),
             loads_with=_among(found, "loads_with", (OURS, SENTENCES, *(f"AutoModel{s}" for s in SUFFIXES.values()))),
         )
     except (KeyError, TypeError, ValueError) as error:
@@ -130,11 +130,24 @@ def _describe_sentences(folder: Path, length: int) -> Description:
     others = [key for key, value in pooling.items() if key.startswith("pooling_mode_") and value is True]
     if len(modes) != 1 or len(others) > 1:
         raise ValueError(f"1_Pooling/config.json: pooling {', '.join(others)}; one of cls, mean and max is read")
-    prompts, _ = read_prompts(folder)
+    prompts, default = read_prompts(folder)
+    check_sentences(folder)
     most = _number(read_json(folder, LIMITS) or {}, "max_seq_length", 1, optional=True, file=f"{LIMITS}: ")
-    passage = next((prompts[name] for name in ("passage", "document") if name in prompts), "")
-    head = Head(kind="embedding", pooling=modes[0], query_prefix=prompts.get("query", ""), passage_prefix=passage)
+    query, passage = (
+        next((prompts[name] for name in (*names, default) if name in prompts), "")
+        for names in (("query",), ("passage", "document"))
+    )
+    head = Head(kind="embedding", pooling=modes[0], query_prefix=query, passage_prefix=passage)
     return Description("embedding", (), min(length, most or length), head, loads_with=SENTENCES)
+
+
+def check_sentences(folder: Path) -> None:
+    """Raise ValueError where sentence-transformers would do what is not done here to texts or vectors."""
+    if (read_json(folder, LIMITS) or {}).get("do_lower_case"):
+        raise ValueError(f"{LIMITS} folds case before the tokenizer; let the tokenizer do it")
+    prompts, _ = read_prompts(folder)
+    if any(prompts.values()) and (read_json(folder, "1_Pooling/config.json") or {}).get("include_prompt") is False:
+        raise ValueError("it leaves its prompts out of the mean, which is not done here; use sentence-transformers")
 
 
 def read_prompts(folder: Path) -> tuple[dict[str, str], str | None]:
@@ -157,12 +170,17 @@ POOLING_KEYS: dict[Any, str] = {
 """Our pooling -> its switch in sentence-transformers' 1_Pooling/config.json."""
 
 
-def _names(names: Any, what: str = "labels") -> tuple[str, ...]:
+def _texts(names: Any, what: str) -> tuple[str, ...]:
     if not isinstance(names, Sequence) or isinstance(names, str) or not all(isinstance(x, str) for x in names):
         raise ValueError(f"{what} are not a list of names")
-    if doubles := sorted(x for x, times in Counter(names).items() if times > 1):
-        raise ValueError(f"{what} stand twice: {', '.join(map(repr, doubles[:3]))}")
     return tuple(names)
+
+
+def _names(labels: Any) -> tuple[str, ...]:
+    names = _texts(labels, "labels")
+    if doubles := sorted(x for x, times in Counter(names).items() if times > 1):
+        raise ValueError(f"labels stand twice: {', '.join(map(repr, doubles[:3]))}")
+    return names
 
 
 def _among(found: Mapping[str, Any], key: str, allowed: Sequence[Any]) -> Any:

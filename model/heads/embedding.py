@@ -41,13 +41,17 @@ class Embedding(HeadModule):
         if self.head.loss == "cosine":
             return {"embedding": squared_error(functional.cosine_similarity(first, second), labels.float())}, {}
         if self.head.loss == "softmax":
-            both: Any = torch.cat([first, second, (first - second).abs()], -1)
-            logits = self.model.pair_classifier(both.to(self.model.pair_classifier.weight.dtype)).float()
+            logits = self._classes(first, second)
         else:
             logits = self._likeness(first, second, batch)
             labels = torch.where(labels == IGNORED, IGNORED, torch.arange(len(labels), device=labels.device))
         correct = ((logits.argmax(-1) == labels) & (labels != IGNORED)).sum()
         return {"embedding": cross_entropy(logits, labels)}, {"correct": correct}
+
+    def _classes(self, first: Tensor, second: Tensor) -> Tensor:
+        """Logits (B, C) of the pairs' labels, from (u, v, |u - v|)."""
+        both: Any = torch.cat([first, second, (first - second).abs()], -1)
+        return self.model.pair_classifier(both.to(self.model.pair_classifier.weight.dtype)).float()
 
     def _likeness(self, first: Tensor, second: Tensor, batch: Batch) -> Tensor:
         """Cosines / temperature of every first with every second text, (B, B); -inf where the second one is filler, or
@@ -64,5 +68,11 @@ class Embedding(HeadModule):
         return (cosines / self.head.temperature).masked_fill(left_out, -torch.inf)
 
     def outputs(self, batch: Batch) -> dict[str, Tensor]:
-        """{"vectors": one of length 1 for every row}: single texts too."""
-        return {"vectors": functional.normalize(self.logits(batch), dim=-1)}
+        """{"vectors": one of length 1 for every row}: single texts too; of pairs (passage_ids tell) that a label is
+        learned for also {"logits": (B, C)}.
+        """
+        texts = self.logits(batch)
+        found = {"vectors": functional.normalize(texts, dim=-1)}
+        if self.head.loss == "softmax" and "passage_ids" in batch:
+            found["logits"] = self._classes(texts[0::2], texts[1::2])
+        return found

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from model.encoder import check_folder
 from model.families import longest_row
-from model.heads.building import check_labels, is_native, make_model, wrap
+from model.heads.building import NUM_OUTPUTS, check_labels, is_native, make_model, wrap
 from model.heads.contract import HeadModule
 from model.heads.description import FILE, Description, describe_folder, labels_of, read_description
 from model.heads.own import OwnModel
@@ -49,7 +49,8 @@ def _load(folder: Path, pickled: bool) -> tuple[HeadModule, Description]:
     check_labels(head, labels)
     if description.length > longest_row(config):
         raise ValueError(f"{FILE}: rows of {description.length} tokens, but the model reads {longest_row(config)}")
-    if "id2label" in fields and labels and is_native(head, config) and labels_of(fields, config) != labels:
+    named = labels and head.kind not in NUM_OUTPUTS and is_native(head, config)
+    if "id2label" in fields and named and labels_of(fields, config) != labels:
         raise ValueError(f"{FILE} and config.json name different labels; write the same in both")
     try:
         found = load_file(str(folder / WEIGHTS)) if (folder / WEIGHTS).is_file() else {}
