@@ -18,6 +18,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,24 @@ def write(task: str, part: str, examples: Examples) -> Path:
     return path
 
 
+def drawn(task: str, examples: Examples, size: int) -> Examples:
+    """At most so many of them; of SQuAD's articles whole paragraphs, until they have as many questions."""
+    if task != "xquad":
+        random.Random(1).shuffle(examples)
+        return examples[:size]
+    paragraphs = [paragraph for article in examples for paragraph in article["paragraphs"]]
+    behind = accumulate(len(paragraph["qas"]) for paragraph in paragraphs)
+    kept = [paragraph for paragraph, questions in zip(paragraphs, behind, strict=True) if questions <= size]
+    return [{"title": "xquad", "paragraphs": kept}]
+
+
+def count(task: str, examples: Examples) -> int:
+    """How many examples, or questions."""
+    if task != "xquad":
+        return len(examples)
+    return sum(len(paragraph["qas"]) for article in examples for paragraph in article["paragraphs"])
+
+
 def tfidf(train: Examples, validation: Examples) -> float:
     """Accuracy of logistic regression on TF-IDF of words and pairs of words."""
     from sklearn.feature_extraction.text import TfidfVectorizer
@@ -180,10 +199,8 @@ def main() -> None:
     for task in told.tasks:
         reader = TASKS[task][0]
         parts[task] = {"train": reader("train"), "dev": reader("dev")}
-        if task != "xquad":
-            for part, size in (("train", told.examples), ("dev", VALIDATION)):
-                random.Random(1).shuffle(parts[task][part])
-                parts[task][part] = parts[task][part][:size]
+        for part, size in (("train", told.examples), ("dev", VALIDATION)):
+            parts[task][part] = drawn(task, parts[task][part], size)
     files = {task: {part: write(task, part, rows) for part, rows in both.items()} for task, both in parts.items()}
     sweep = {"encoders": encoders, "seeds": told.seeds, "tasks": {t: settings_of(t, files[t]) for t in told.tasks}}
     if told.sizes:
@@ -198,7 +215,7 @@ def main() -> None:
         baseline = entries[0].get("majority_baseline")
         peer = f"{tfidf(both['train'], both['dev']):.3f}" if TASKS[task][1] == "classification" else ""
         print(
-            f"| {task} | {entries[0]['metric']} | {len(both['train'])} | {' | '.join(cells_of(entries, encoders))} | "
+            f"| {task} | {entries[0]['metric']} | {count(task, both['train'])} | {' | '.join(cells_of(entries, encoders))} | "
             f"{peer} | {'' if baseline is None else f'{baseline:.3f}'} |"
         )
 
