@@ -215,8 +215,8 @@ def main() -> None:
         baseline = entries[0].get("majority_baseline")
         peer = f"{tfidf(both['train'], both['dev']):.3f}" if TASKS[task][1] == "classification" else ""
         print(
-            f"| {task} | {entries[0]['metric']} | {count(task, both['train'])} | {' | '.join(cells_of(entries, encoders))} | "
-            f"{peer} | {'' if baseline is None else f'{baseline:.3f}'} |"
+            f"| {task} | {entries[0]['metric']} | {count(task, both['train'])} | "
+            f"{' | '.join(cells_of(entries, encoders))} | {peer} | {'' if baseline is None else f'{baseline:.3f}'} |"
         )
 
 
