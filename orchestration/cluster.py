@@ -19,6 +19,7 @@ from data.config import UserError
 from orchestration.config import Cluster, Scaling
 from orchestration.pins import PINNED
 from orchestration.ship import shipped
+from orchestration.switches import logical_gpus
 
 DATA_CPUS = 0.5  # what the stream's two reading tasks ask for; without it training waits for ever
 
@@ -155,6 +156,13 @@ def check_workers(scaling: Scaling, nodes: list[Node], autoscales: bool = False)
 
     Ray would wait for ever without a word. A cluster that autoscales may have nodes tomorrow that nobody sees today.
     """
+    share = scaling.gpus_per_worker
+    if (share > 1 or (0 < share < 1 and scaling.max_workers > 1)) and not logical_gpus():
+        why = "a worker computes on one GPU" if share > 1 else "NCCL joins no workers that share a GPU"
+        raise UserError(
+            f"scaling.gpus_per_worker={share:g}, scaling.workers={scaling.told_workers}: {why}; give "
+            f"scaling.gpus_per_worker=1 and a worker for each GPU"
+        )
     if autoscales:
         return
     cpus, gpus = sum(node.cpus for node in nodes), sum(node.gpus for node in nodes)
@@ -192,5 +200,9 @@ def places_for(scaling: Scaling, nodes: list[Node]) -> int:
 def _places(scaling: Scaling, node: Node) -> int:
     """How many workers one node can hold."""
     by_cpu = int(node.cpus / scaling.cpus_per_worker + 1e-9)
-    by_gpu = int(node.gpus / scaling.gpus_per_worker + 1e-9) if scaling.gpus_per_worker else by_cpu
+    share = scaling.gpus_per_worker
+    if not share:
+        return by_cpu
+    # A share of a GPU lies on one of them.
+    by_gpu = int(node.gpus / share + 1e-9) if share >= 1 else int(node.gpus) * int(1 / share + 1e-9)
     return min(by_cpu, by_gpu)

@@ -14,6 +14,7 @@ from data.config import UserError
 from data.storage import place
 from orchestration import probe
 from orchestration.cause import cause_of
+from orchestration.cluster import address_of
 from orchestration.config import Config
 from orchestration.findings import FULL, QUICK, asks_gpus, judge
 from orchestration.pins import PACKAGES
@@ -45,11 +46,11 @@ def examine(config: Config, patience: float = PATIENCE_SECONDS) -> list[Finding]
 def check_nodes(config: Config, patience: float = PATIENCE_SECONDS) -> None:
     """The quick part, a second or so: versions, storage and GPUs. Raises UserError, a line per fault.
 
-    A lone node is this machine: the driver's own view of it is enough, and no process is started.
+    Of a Ray of its own the lone node is this machine: the driver's own view of it is enough, and no process is started.
     """
     places = _places()
     gpus = asks_gpus(config)
-    if len(places) == 1:
+    if len(places) == 1 and address_of(config.cluster) is None:
         facts = _look(config, places[0], gpus)
         survey = Survey(config, facts, places, {places[0].id: facts}, logical_gpus=logical_gpus())
     else:
@@ -62,12 +63,13 @@ def check_nodes(config: Config, patience: float = PATIENCE_SECONDS) -> None:
 
 
 def _places() -> tuple[Place, ...]:
-    """The nodes that live, the head first."""
+    """The nodes that live and stay, the head first: one that is drained takes no new process, and is soon gone."""
     import ray
+    from ray._private.state import state
 
-    found = []
+    found, going = [], state.get_draining_nodes()
     for node in ray.nodes():
-        if node["Alive"]:
+        if node["Alive"] and node["NodeID"] not in going:
             has = node["Resources"]
             found.append(
                 Place(
@@ -154,10 +156,11 @@ def _drivers_file(config: Config) -> Iterator[str]:
     """A folder in the storage with the driver's file in it; removed at the end, with a storage that was made for it."""
     from pyarrow import fs
 
-    system, root = probe.filesystem(_storage(config))
-    fresh = system.get_file_info(root).type == fs.FileType.NotFound
+    place(config.storage)  # refuses what is neither a folder nor a bucket
     folder = f".doctor-{uuid.uuid4().hex[:8]}"
     try:
+        system, root = probe.filesystem(_storage(config))
+        fresh = system.get_file_info(root).type == fs.FileType.NotFound
         system.create_dir(f"{root}/{folder}", recursive=True)
         with system.open_output_stream(f"{root}/{folder}/driver") as stream:
             stream.write(probe.WORDS)
@@ -211,11 +214,14 @@ def _clock(actor: Any) -> tuple[float, float] | None:
 def _rings(survey: Survey, actors: dict[str, Any], patience: float) -> Iterator[Ring]:
     """gloo over all nodes that answered; NCCL over those whose GPUs both Ray and torch see, on one GPU each."""
     import ray
+    from ray._private.state import available_resources_per_node
 
     if len(actors) > 1:
         yield _ring("gloo", list(actors.values()), patience)
     real = [p for p, facts in survey.told() if p.gpus >= 1 and facts["torch_gpus"] and p.id in actors]
-    if len(real) > 1:
+    if busy := [node for node in real if available_resources_per_node().get(node.id, {}).get("GPU", 0) < 1]:
+        yield Ring("nccl", len(real), None, busy=len(busy))
+    elif len(real) > 1:
         ranks = [_actor(node, gpus=1) for node in real]
         try:
             yield _ring("nccl", ranks, patience)

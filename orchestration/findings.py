@@ -157,6 +157,8 @@ def _rings(survey: Survey) -> Iterator[Finding]:
         if ring.gigabytes_per_second is not None:
             found = f"{ring.backend} all-reduce: {ring.gigabytes_per_second:.2f} GB/s"
             yield Finding("network", "good", where, found)
+        elif ring.busy:
+            yield Finding("network", "note", where, f"{ring.backend}: not measured, on {ring.busy} all GPUs are in use")
         else:
             names = sorted({name for _, facts in survey.told() for name in facts["interfaces"]})
             variable = f"{ring.backend.upper()}_SOCKET_IFNAME"

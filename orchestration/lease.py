@@ -57,10 +57,14 @@ def taken_by(run: Path, token: str) -> str | None:
 
 
 @contextmanager
-def leased(run: Path) -> Iterator[None]:
-    """Hold a folder that is there for this process. Raises UserError while another driver holds it."""
+def leased(run: Path, waits: bool = False) -> Iterator[None]:
+    """Hold a folder that is there for this process. Raises UserError while another driver holds it.
+
+    `waits`: nobody sits before it (a job, which its cluster starts again where a node with the driver was lost): a
+    holder elsewhere that may be gone is waited for.
+    """
     lease, token = run / "lease.json", uuid.uuid4().hex
-    _take(lease, token)
+    _take(lease, token, waits)
     stop = threading.Event()
     terminal = os.dup(2)  # standard error may become a log that lies in this very folder
     heart = threading.Thread(target=_beat, args=(lease, token, stop, terminal), daemon=True, name="cloze-lease")
@@ -79,7 +83,7 @@ def leased(run: Path) -> Iterator[None]:
             logger.warning("%s: could not be removed: %s", shown(lease), error)
 
 
-def _take(lease: Path, token: str) -> None:
+def _take(lease: Path, token: str, waits: bool) -> None:
     """Create the lease, replacing one whose holder is gone. Raises UserError while the holder lives.
 
     In a bucket nothing is created exclusively, and of two drivers that find the same dead one each may remove the
@@ -95,7 +99,7 @@ def _take(lease: Path, token: str) -> None:
             return
         except FileExistsError:
             holder = _read(lease)
-            if holder is not None and (_lives(holder) or _moves(lease, holder)):
+            if holder is not None and not _is_gone(lease, holder, waits):
                 raise UserError(_refusal(lease, holder)) from None
             if _read(lease) == holder:  # else another one took it meanwhile
                 lease.unlink(missing_ok=True)
@@ -163,15 +167,28 @@ def _lives(holder: dict[str, Any]) -> bool:
         return False
 
 
-def _moves(lease: Path, holder: dict[str, Any]) -> bool:
-    """Whether a holder elsewhere that is silent by this machine's clock gives a sign of life after all."""
-    until = time.monotonic() + (0 if holder["machine"] == _machine() else WATCHED_BEATS * HEARTBEAT_SECONDS)
+def _is_gone(lease: Path, holder: dict[str, Any], waits: bool) -> bool:
+    """Whether a holder is gone; one elsewhere is watched before, as clocks may differ.
+
+    `waits`: for one that gave a sign of life of late, until it counts as gone or gives another.
+    """
+    if holder["machine"] == _machine():
+        return not _lives(holder)
+    left = min(holder["beat"] + STALE_SECONDS - time.time(), STALE_SECONDS)
+    if left > 0 and not waits:
+        return False
+    if left > 0:
+        logger.warning("%s; if it stays silent, this one goes on in %.0f s", _refusal(lease, holder), left)
+    until = time.monotonic() + max(left, WATCHED_BEATS * HEARTBEAT_SECONDS)
     while time.monotonic() < until:
         time.sleep(HEARTBEAT_SECONDS / 4)
         fetch(lease)
-        if (now := _read(lease)) is not None and now != holder:
+        now = _read(lease)
+        if now is None:
             return True
-    return False
+        if now != holder:
+            return False
+    return True
 
 
 def _found(lease: Path) -> dict[str, Any] | None:

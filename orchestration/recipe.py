@@ -108,7 +108,9 @@ def build_config(values: Mapping[str, Any], changes: Mapping[str, Any]) -> Confi
             *parents, last = "sweep", "space", dotted.removeprefix("sweep.space.")
             tree.setdefault("sweep", {}).setdefault("space", Config.model_fields["sweep"].default.space.copy())
         for parent in parents:
-            if not isinstance(node.setdefault(parent, {}), dict):
+            if node.get(parent) is None:  # `cloze show` writes null for a section that is not there
+                node[parent] = {}
+            if not isinstance(node[parent], dict):
                 raise UserError(f"{dotted}: {parent} is {node[parent]!r}, not a section; remove one of the two")
             node = node[parent]
         node[last] = value

@@ -20,6 +20,7 @@ from data.config import UserError
 from data.retries import at_once
 from data.storage import children, fetch, is_remote, place, publish, remove, shown
 from orchestration import metrics
+from orchestration.cluster import in_job
 from orchestration.config import Config, to_yaml
 from orchestration.identity import identity
 from orchestration.lease import leased
@@ -141,7 +142,7 @@ def held(run: Path, config: Config) -> Iterator[Path]:
         raise UserError(f"{run}: cannot be made ({error.strerror}); give another name or storage") from None
     mistaken = False
     try:
-        with leased(run):
+        with leased(run, waits=in_job()):
             part = run / "config.yaml.part"
             part.write_text(to_yaml(config), encoding="utf-8")
             part.replace(run / "config.yaml")

@@ -44,10 +44,10 @@ SILENT_SECONDS = 30.0  # after which the age of the last word is told
 
 def find_run(name: str, storage: str) -> Path:
     """The folder of a run, by name or path. Raises UserError with the names there are."""
-    if _is_run(Path(name)) and len(Path(name).parts) > 1:
+    if is_run(Path(name)) and len(Path(name).parts) > 1:
         return Path(name)
     folder = _open_storage(storage)
-    if _is_run(folder / name):
+    if is_run(folder / name):
         return folder / name
     names = [run.name for run in find_runs(storage)]
     there = f"there are: {', '.join(names)}" if names else f"{storage} holds none"
@@ -57,7 +57,7 @@ def find_run(name: str, storage: str) -> Path:
 def find_runs(storage: str) -> list[Path]:
     """All runs of a storage, the one begun last at the end. Raises UserError where it is no folder."""
     folder = _open_storage(storage)
-    runs = [folder / name for name in children(folder) if not name.startswith(".") and _is_run(folder / name)]
+    runs = [folder / name for name in children(folder) if not name.startswith(".") and is_run(folder / name)]
     return sorted(runs, key=lambda run: (_read(run).get("began", 0.0), run.name))
 
 
@@ -74,7 +74,8 @@ def _open_storage(storage: str) -> Path:
     return folder
 
 
-def _is_run(folder: Path) -> bool:
+def is_run(folder: Path) -> bool:
+    """Whether a folder of the storage holds a run or a sweep."""
     for name in ("config.yaml", STATUS):
         fetch(folder / name, delete=False)
     return (folder / "config.yaml").is_file() or (folder / STATUS).is_file()

@@ -27,8 +27,10 @@ from orchestration.task_configs import task_configs
 STOP_SECONDS = 60  # what a stopped job has for saving; Ray's own default is 3
 # Verb -> the keys that name files or folders which it reads or writes.
 PATHS = {
-    "prepare": ("storage", "corpus.sources", "tokenizer.path"),
-    "pretrain": ("storage", "corpus.sources", "tokenizer.path", "encoder.init"),
+    "prepare": ("storage", "corpus.sources", "corpus.held_out_sources", "tokenizer.path"),
+    "pretrain": (
+        "storage", "corpus.sources", "corpus.held_out_sources", "tokenizer.path", "encoder.init", "objective.teacher",
+    ),
     "sweep": ("storage", "task.train", "task.validation", "task.test", "task.passages", "sweep.encoders"),
     "predict": (),
     "embed": (),
@@ -74,7 +76,7 @@ def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
     if not words or words[0] not in PATHS:
         given = f"{words[0]}: no verb that can be a job" if words else "nothing to run"
         raise UserError(f"submit: {given}; give one of: {', '.join(PATHS)}")
-    own = {"--detach", "--env"} | ({"--address"} if words[0] not in WITHOUT_CONFIG else set())
+    own = {"--detach", "--env", "--address"}
     if misplaced := [word for word in words[1:] if word.partition("=")[0] in own]:
         raise UserError(f"submit: {misplaced[0].partition('=')[0]} stands behind {words[0]}; give it before the verb")
     if faults := list(complaints(list(words), "submit")):
@@ -102,7 +104,9 @@ def requested(words: list[str], options: argparse.Namespace, settings: Sequence[
     check_paths(verb, config, {"--dump-batches": getattr(options, "dump_batches", None)})
     path = recipe_path(options.recipe) if options.recipe is not None else None
     own = path if path is not None and not path.is_relative_to(RECIPES) else None
-    return Request(verb, words, config, config.cluster, own, options.recipe or "none", requirements(config.cluster))
+    extras = ("chinese",) if config.rows.word_segmenter == "rjieba" else ()
+    packages = requirements(config.cluster, extras)
+    return Request(verb, words, config, config.cluster, own, options.recipe or "none", packages)
 
 
 def check_paths(verb: str, config: Config | None, places: Mapping[str, str | None]) -> None:
@@ -158,12 +162,12 @@ def environment(given: Sequence[str]) -> dict[str, str]:
     return variables
 
 
-def requirements(cluster: Cluster) -> list[str]:
+def requirements(cluster: Cluster, extras: Sequence[str] = ()) -> list[str]:
     """The packages that a job installs where a node lacks them. Raises UserError for a file that cannot be read."""
     if cluster.requirements is None or cluster.image is not None:
         return []
     if cluster.requirements == "pinned":
-        return pinned()
+        return pinned(extras)
     try:
         text = Path(cluster.requirements).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -178,8 +182,9 @@ def requirements(cluster: Cluster) -> list[str]:
     return lines
 
 
-def pinned() -> list[str]:
-    """Cloze's packages and theirs, at the versions installed here; without Ray, which the cluster runs already.
+def pinned(extras: Sequence[str] = ()) -> list[str]:
+    """Cloze's packages, those of its `extras` too, and theirs, at the versions installed here; without Ray, which the
+    cluster runs already.
 
     From what is installed, not from constraints.txt: a job gets the versions that its user runs, of a checkout or not.
     """
@@ -193,7 +198,10 @@ def pinned() -> list[str]:
             "cluster.requirements=pinned: Cloze is not installed here, so its packages are not known; "
             "`make install` it, or give cluster.requirements=FILE or null"
         ) from None
-    wanted = [need for need in wanted if need.marker is None or need.marker.evaluate({"extra": ""})]
+    wanted = [
+        need for need in wanted
+        if need.marker is None or any(need.marker.evaluate({"extra": extra}) for extra in ("", *extras))
+    ]  # fmt: skip
     seen: set[tuple[str, str]] = set()
     lines: set[str] = set()
     while wanted:

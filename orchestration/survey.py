@@ -43,6 +43,8 @@ class Ring:
     nodes: int
     gigabytes_per_second: float | None
     fault: str = ""
+    busy: int = 0
+    """Nodes whose GPUs others hold: not measured."""
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,13 @@ from typing import Any
 
 from data.config import UserError
 from data.storage import place, publish
-from orchestration.cluster import joined
+from orchestration.cluster import address_of, joined
 from orchestration.config import Config
 from orchestration.identity import SWEEP_SECTIONS
 from orchestration.progress import Progress, Stage
 from orchestration.recipe import load_config
 from orchestration.run import check_identity, check_storage, fetch_run, folder_of
+from orchestration.status import is_run
 from orchestration.switches import check_switches
 from orchestration.task_configs import task_configs
 from orchestration.terminal import printable
@@ -34,7 +35,6 @@ def sweep(options: argparse.Namespace) -> int:
     check_switches()
     from tuning.inputs import resolved
     from tuning.report import write_report
-    from tuning.room import check_resources
     from tuning.suite import suite
     from tuning.sweep import sweep as run_sweep
 
@@ -51,8 +51,8 @@ def sweep(options: argparse.Namespace) -> int:
 
     def work(terminal: Any, progress: Progress) -> int:
         with joined(config.cluster) as nodes:
-            for one in tasks.values():
-                check_resources(one, nodes)
+            if address_of(config.cluster) is not None:  # on a Ray of its own it was checked before
+                _checked(tasks, nodes)
             await_nodes(config, progress)
             told: list[str] = []
             with progress.stage("sweep") as update:
@@ -72,8 +72,8 @@ def sweep(options: argparse.Namespace) -> int:
         best = run / first / "best" if first else run / "best"
         places = f"model {as_typed(best)}   report {as_typed(report)}   log {as_typed(terminal.log)}"
         print(places, file=terminal.out)
-        if config.sweep.must_beat_random and not all(beats):
-            return 1
+        if len(boards) < len(tasks) or (config.sweep.must_beat_random and not all(beats)):
+            return 1  # tasks that failed as a whole stand in the table, with their reason
         print("\nnext:\n" + "\n".join(f"  {line}" for line in _next_commands(known[first], best)), file=terminal.out)
         return 0
 
@@ -247,8 +247,9 @@ def report(options: argparse.Namespace) -> int:
     from tuning.report import write_report
     from tuning.table import read_suite
 
-    run = Path(options.name)
-    run = run if run.is_dir() else place(options.storage) / run
+    run = place(options.storage) / options.name
+    if not is_run(run) and Path(options.name).is_dir():  # a run's name may also be that of the folder of its texts
+        run = Path(options.name)
     fetch_run(run)
     for task in {row["task"] for row in read_suite(run)}:
         fetch_run(run / task)

@@ -164,7 +164,18 @@ def test_show_prints_what_reads_back(here, capsys):
     (here / "again.yaml").write_text(capsys.readouterr().out)
     assert main(["show", "-c", "again.yaml"]) == 0
     assert capsys.readouterr().out == (here / "again.yaml").read_text()
+    budget = ["pretrain.steps=null", "pretrain.budget.tokens=5e9"]  # below a section that stands there as null
+    assert main(["show", "-c", "again.yaml", *budget]) == 0 and "tokens: 5000000000" in capsys.readouterr().out
     assert "learning_rate: 0.0001" in (here / "again.yaml").read_text()
+
+
+def test_a_report_is_of_the_run_though_a_folder_here_has_its_name(here, capsys):
+    """That of its texts, say."""
+    for folder in (here / "law", here / "runs" / "law"):
+        folder.mkdir(parents=True)
+    (here / "runs" / "law" / "config.yaml").write_text("name: law")
+    assert main(["report", "law"]) == 2 and "runs/law: nothing to report yet" in capsys.readouterr().err
+    assert main(["report", "runs/law"]) == 2 and "runs/law: nothing to report yet" in capsys.readouterr().err
 
 
 def test_options_and_overrides_mix(here, capsys):

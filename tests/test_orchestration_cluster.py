@@ -26,7 +26,23 @@ def test_what_cannot_be_placed_is_refused(scaling, nodes, word):
 def test_what_fits_is_let_through():
     check_workers(Scaling(workers=2, cpus_per_worker=0.5), [Node(2, 0)])
     check_workers(Scaling(workers=8, cpus_per_worker=4, gpus_per_worker=1), [Node(64, 8)])
-    check_workers(Scaling(workers=4, cpus_per_worker=1, gpus_per_worker=0.5), [Node(4, 1), Node(4, 1)])
+    check_workers(Scaling(workers=1, cpus_per_worker=1, gpus_per_worker=0.5), [Node(4, 1), Node(4, 1)])
+
+
+@pytest.mark.parametrize("autoscales", [False, True])
+@pytest.mark.parametrize(("share", "why"), [(0.5, "NCCL joins no workers that share a"), (2, "computes on one GPU")])
+def test_shares_of_a_gpu_that_workers_could_not_train_on_are_refused(share, why, autoscales, monkeypatch):
+    monkeypatch.setenv("CLOZE_LOGICAL_GPUS", "0")
+    asked = Scaling(workers=2, cpus_per_worker=1, gpus_per_worker=share)
+    with pytest.raises(UserError, match=f"scaling.gpus_per_worker={share}, scaling.workers=2: .*{why}.*; give scaling"):
+        check_workers(asked, [Node(8, 8)], autoscales)
+    monkeypatch.setenv("CLOZE_LOGICAL_GPUS", "1")  # which nobody computes on
+    check_workers(asked, [Node(8, 8)], autoscales)
+
+
+def test_a_share_of_a_gpu_lies_on_one_gpu():
+    assert places_for(Scaling(workers=1, cpus_per_worker=1, gpus_per_worker=0.6), [Node(8, 2)]) == 2
+    assert places_for(Scaling(workers=1, cpus_per_worker=1, gpus_per_worker=0.1), [Node(64, 2)]) == 20
 
 
 @pytest.mark.parametrize(

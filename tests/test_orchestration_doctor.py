@@ -3,6 +3,7 @@
 import pytest
 from pyarrow import fs
 
+from data.config import UserError
 from orchestration import doctor, probe
 from orchestration.findings import FULL, GIB, QUICK, judge
 from orchestration.pins import PACKAGES, PINNED
@@ -129,6 +130,22 @@ def test_nodes_of_one_address_are_told_apart():
     places = (Place("a" * 32, "127.0.0.1", 1, 0, head=True), Place("b" * 32, "127.0.0.1", 1, 0))
     found = Survey(load_config(None, ["name=x"]), facts(), places, {})
     assert [found.label(place) for place in places] == ["127.0.0.1#aaaaaa (head)", "127.0.0.1#bbbbbb"]
+
+
+def test_gpus_that_others_hold_are_no_fault_of_the_network():
+    busy = survey(rings=(Ring("gloo", 2, 1.2), Ring("nccl", 2, None, busy=1)))
+    assert not faults(busy)
+    found = next(finding.found for finding in judge(busy, FULL) if "nccl" in finding.found)
+    assert found == "nccl: not measured, on 1 all GPUs are in use"
+
+
+@pytest.mark.parametrize("storage, line", [("az://x", "neither a folder nor a"), ("s3://cloze-no/x", "cannot be")])
+def test_a_storage_that_cannot_be_asked_is_one_line(storage, line, s3, monkeypatch):
+    for name, value in s3.items():
+        monkeypatch.setenv(name, value)
+    config = load_config(None, ["name=x", f"storage={storage}"])
+    with pytest.raises(UserError, match=line), doctor._drivers_file(config):
+        pass
 
 
 def test_a_bucket_is_tried_as_a_folder_is(s3, monkeypatch):

@@ -182,6 +182,21 @@ def test_a_holder_whose_clock_is_wrong_is_not_taken_for_gone(config, monkeypatch
         assert lease.token_of(run) != "theirs"
 
 
+def test_a_job_waits_for_a_holder_elsewhere_that_may_be_gone(config, monkeypatch):
+    """Its cluster started it again, as the node with the driver was lost; nobody else would."""
+    monkeypatch.setattr(lease, "HEARTBEAT_SECONDS", 0.2)
+    monkeypatch.setattr(lease, "STALE_SECONDS", 2)
+    run = folder_of(config)
+    run.mkdir(parents=True)
+    (run / "lease.json").write_text(json.dumps(elsewhere(0.5)))
+    with pytest.raises(UserError, match="is held by process 7 on node-b"), held(run, config):
+        pass
+    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
+    begun = time.monotonic()
+    with held(run, config):
+        assert time.monotonic() - begun > 1 and lease.token_of(run) != "theirs"
+
+
 def test_workers_hear_whose_run_it_is(config):
     run = folder_of(config)
     with held(run, config):

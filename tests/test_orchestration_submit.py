@@ -86,6 +86,12 @@ def test_pinned_is_what_is_installed_here_without_ray():
     assert not {"ray", "pip", "setuptools", "cloze", "ruff", "pytest"} & lines.keys()
 
 
+def test_a_job_that_segments_chinese_brings_the_segmenter():
+    words = ("pretrain", "-c", "demo", "storage=/runs", "rows.word_segmenter=rjieba")
+    assert not [line for line in job_of(*words[:-1]).runtime_env["pip"]["packages"] if line.startswith("rjieba")]
+    assert [line for line in job_of(*words).runtime_env["pip"]["packages"] if line.startswith("rjieba==")]
+
+
 def test_requirements_of_a_file_are_taken_as_they_stand(here):
     (here / "r.txt").write_text("# ours\n\ntorch==2.13.0  # exact\n-c /nfs/constraints.txt\n")
     job = job_of("pretrain", "-c", "law.yaml", "name=x", "cluster.requirements=r.txt")
@@ -174,6 +180,10 @@ def test_a_wrong_address_is_one_line(capsys, what, line):
         ("pretrain -c law.yaml name=x corpus.sources=corpus.txt", "corpus.txt lies here and does not travel (Cloze's "
          "code does, no other file, whatever .gitignore says); give a folder that all nodes mount"),
         ("pretrain -c law.yaml name=x --dump-batches d", "--dump-batches=d: in a job"),
+        ("pretrain -c law.yaml name=x corpus.held_out_sources=dev", "corpus.held_out_sources=dev: in a job"),
+        ("pretrain -c distilbert_base name=x corpus.sources=/c storage=/runs tokenizer.path=/t "
+         "objective.teacher=runs/bert/export", "objective.teacher=runs/bert/export: in a job"),
+        ("predict /m /x.txt --address=http://other:8265", "submit: --address stands behind predict; give it before"),
         ("sweep -c law.yaml name=x task.train=a.csv task.validation=/b.csv", "task.train=a.csv: in a job"),
         ("sweep -c law.yaml name=x task.train=/a.csv task.passages=b.csv", "task.passages=b.csv: in a job"),
         ("sweep -c law.yaml name=x sweep.encoders=[runs/law/export,random]", "sweep.encoders=runs/law/export: in a jo"),
