@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from data.config import UserError
 from data.lines import open_anywhere, open_bytes
 from data.records import Record, lacking
 
@@ -86,6 +87,8 @@ def _batches(path: str, options: Any) -> Iterator[Any]:
 def _check(path: str, schema: Any, fields: tuple[str, ...]) -> None:
     """Raise UserError for a field that is neither a column nor reached through structs."""
     for field in fields:
+        if schema.names.count(field) > 1:
+            raise UserError(f"{path}: {schema.names.count(field)} columns are named {field!r}; rename them")
         if field in schema.names:
             continue
         first, *rest = field.split(".")

@@ -66,8 +66,18 @@ def _sentences(path: str, universal: bool, encoding: str) -> Iterator[list[tuple
             if not (universal and (first.startswith("#") or not first.isdigit())) and first != BETWEEN_DOCUMENTS:
                 lines.append((number, line))
         elif lines:
-            yield lines
+            yield from _words(lines, universal)
             lines = []
+    yield from _words(lines, universal)
+
+
+def _words(lines: list[tuple[int, str]], universal: bool) -> Iterator[list[tuple[int, str]]]:
+    """A sentence without the comments before it: they have another number of columns than its last line, where a word
+    "#" has the same."""
+    while len(lines) > 1 and lines[0][1].startswith("#"):
+        if len(_columns(lines[0][1], universal)) == len(_columns(lines[-1][1], universal)):
+            break
+        lines = lines[1:]
     if lines:
         yield lines
 

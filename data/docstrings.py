@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from data.storage import fetch
+from data.storage import alone, fetch
 from data.store import MANIFEST, fresh_folder
 
 FORMAT = 1  # of what is built here; a change builds it anew
@@ -90,6 +90,17 @@ def build(
     is named after `run`.
     """
     target = Path(cache).absolute() / f"docstrings-{key(packages, classes)}"
+    with alone(target):
+        return _build(target, progress, packages, classes, run)
+
+
+def _build(
+    target: Path,
+    progress: Callable[[str, float | None], None],
+    packages: Sequence[str],
+    classes: Sequence[str],
+    run: str,
+) -> Path:
     fetch(target)
     if (target / MANIFEST).is_file():
         return target

@@ -123,7 +123,7 @@ def _parsed(label: Any) -> Any:
         if label.startswith("["):
             try:
                 return json.loads(label)
-            except ValueError:
+            except (ValueError, RecursionError):
                 return label
     return label
 

@@ -193,18 +193,23 @@ def _labels(value: Any, column: str) -> tuple[str, ...]:
     if isinstance(value, str) and value.strip().startswith("["):
         try:
             value = json.loads(value)
-        except json.JSONDecodeError:
+        except (json.JSONDecodeError, RecursionError):
             raise ValueError(f"{column} is {value[:60]!r}, no list in JSON nor labels between commas") from None
     if value is None or value != value:
         return ()
     parts = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else [value]
+    if len(parts) > len(set(map(str, parts))) and all(str(part) in _FLAGS for part in parts):
+        raise ValueError(f"{column} is a vector of 0 and 1; give the names of the labels that an example has")
     return tuple(dict.fromkeys(_label(part, column) for part in parts if part is not None and str(part).strip()))
+
+
+_FLAGS = ("0", "1", "0.0", "1.0", "False", "True")
 
 
 def number_of(value: Any, column: str) -> float:
     try:
         number = float(value) if isinstance(value, str | int | float) and "_" not in str(value) else math.nan
-    except ValueError:
+    except (ValueError, OverflowError):
         number = math.nan
     if isinstance(value, bool) or not math.isfinite(number):
         raise ValueError(f"{column} is {str(value)[:60]!r}, not a number")

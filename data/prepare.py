@@ -85,12 +85,16 @@ def prepare(
 def find_prepared(corpus: Corpus, tokenizer: Tokenizer, rows: Rows, cache: Path) -> Store | None:
     """The store of a corpus if it was prepared; needs no Ray. Raises UserError as `prepare` does."""
     files = find_files(corpus)
-    return _found(Path(cache).absolute() / fingerprint(files, corpus, tokenizer, rows, chunk_bytes_of(files)), corpus)
+    target = Path(cache).absolute() / fingerprint(files, corpus, tokenizer, rows, chunk_bytes_of(files))
+    return _found(target, corpus, looks=True)
 
 
-def _found(target: Path, corpus: Corpus) -> Store | None:
-    """The store at `target`, if it is there: with all its shards, and lawful for this corpus section."""
-    fetch(target / MANIFEST)
+def _found(target: Path, corpus: Corpus, looks: bool = False) -> Store | None:
+    """The store at `target`, if it is there: with all its shards, and lawful for this corpus section.
+
+    `looks`: without a hold on it; what somebody is about to publish there stays.
+    """
+    fetch(target / MANIFEST, delete=not looks)
     if not (target / MANIFEST).is_file():
         return None
     store = open_store(target)
@@ -169,7 +173,7 @@ def _fill(
     facts = tally(corpus, files, counts, empty_files)
     bads = [bad for result in scans for bad in result.chunk.bads]
     check(corpus, facts, bads)
-    check_sources(facts)
+    check_sources(facts, corpus.max_bad_fraction)
 
     for name in ("train", "held_out", "tokenizer"):
         (part / name).mkdir(parents=True)

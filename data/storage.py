@@ -176,11 +176,14 @@ def source(path: Path | str) -> Any:
 
 
 def open_stream(path: Path | str) -> IO[bytes]:
-    """Open a file, also one of a bucket (s3://, gs://), to be read from its start. Raises OSError."""
+    """Open a file, also one of a bucket (s3://, gs://), to be read from its start. Raises OSError.
+
+    Its own bytes: pyarrow would unpack what its name says is packed.
+    """
     remote = _remote(path)
     if remote is None:
         return open(path, "rb", buffering=_READ_BYTES)
-    return io.BufferedReader(remote[0].open_input_stream(remote[1]), _READ_BYTES)
+    return io.BufferedReader(remote[0].open_input_stream(remote[1], compression=None), _READ_BYTES)
 
 
 def list_bucket(uri: str, deep: bool = True) -> tuple[dict[str, Any], bool]:

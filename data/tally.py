@@ -13,6 +13,7 @@ from data.config import Corpus, Source, UserError
 from data.corpus import HELD_OUT, SourceFile, describe
 
 OUTCOMES = ("kept", "empty", "duplicate")
+MOST_BAD = 0.5  # of a source's records, where all sources together may have fewer unusable ones
 TOLD = ("documents_read", *(f"documents_{name}" for name in (*OUTCOMES, "quarantined")), "quarantined_by_reason")
 NAMED_FILES = 100  # of those that hold nothing
 
@@ -73,8 +74,9 @@ def add_rows(facts: dict[str, Any], shards: dict[str, list[dict[str, Any]]]) -> 
             source[name] = sum(shard["rows"] for shard in shards[side] if shard["source"] == number)
 
 
-def check_sources(facts: dict[str, Any]) -> None:
-    """Raise UserError, a line per source of which no document is kept."""
+def check_sources(facts: dict[str, Any], max_bad_fraction: float) -> None:
+    """Raise UserError, a line per source of which no document is kept, or most records are unusable though they are few
+    among those of all sources."""
     faults: list[str] = []
     named = [(f"corpus.sources.{i}.path", source) for i, source in enumerate(facts["sources"])]
     named += [("corpus.held_out_sources", facts["held_out_sources"])] if "held_out_sources" in facts else []
@@ -88,6 +90,11 @@ def check_sources(facts: dict[str, Any]) -> None:
             faults.append(
                 f"{key}={source['path']}: no document in {source['files']} files "
                 f"({', '.join(told) or 'all files are blank'}); {remedy}"
+            )
+        elif source["documents_quarantined"] > max(MOST_BAD, max_bad_fraction) * source["documents_read"]:
+            faults.append(
+                f"{key}={source['path']}: {source['documents_quarantined']} of its {source['documents_read']} records "
+                f"are unusable, which a corpus.max_bad_fraction of all sources hides; repair them, or leave it out"
             )
     if faults:
         raise UserError("\n".join(faults))

@@ -6,7 +6,7 @@ data/labelled.py's.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -67,12 +67,16 @@ def load_task(
             faults[str(error)] = None
     if faults:
         raise UserError("\n".join(faults))
-    notes: list[str] = []
+    notes = [
+        f"{keys[split]}: {_counted(examples.num_blank)} with a blank text left out"
+        for split, examples in splits.items() if examples.num_blank
+    ]  # fmt: skip
     scheme = None
     if kind == "tagging":
         scheme = _scheme(task.scheme, keys["train"], splits["train"])
+        letters = letters_of(splits["train"].targets or [])
         for split, examples in splits.items():
-            splits[split] = _repaired(keys[split], examples, scheme, notes)
+            splits[split] = _repaired(keys[split], examples, scheme, letters, notes)
     labels = _label_names(kind, loss, keys, splits, task, notes)
     labelled = kind == "classification" or (kind == "embedding" and loss == "softmax")
     splits = _divided(keys["train"], task, splits, seed, labelled, notes)
@@ -91,7 +95,13 @@ def _scheme(given: str | None, key: str, train: Examples) -> str | None:
     """How tags mark entities, None where they mark none. Raises UserError where they cannot be of the scheme given."""
     sentences: list[list[str]] = train.targets or []
     if given is None or given == "io":
-        return given or detect_scheme(sentences)
+        found = given or detect_scheme(sentences)
+        if found is None and (odd := _odd(sentences)):
+            raise UserError(
+                f"{key}: most tags mark entities, but {_named(odd)} {'is' if len(odd) == 1 else 'are'} of no scheme; "
+                f"repair the file"
+            )
+        return found
     if detect_scheme(sentences) is None:
         plain = sorted(
             {tag for tags in sentences for tag in tags if tag != "O" and "-" not in tag and tag not in "BIES"}
@@ -104,8 +114,17 @@ def _scheme(given: str | None, key: str, train: Examples) -> str | None:
     return given
 
 
-def _repaired(key: str, examples: Examples, scheme: str | None, notes: list[str]) -> Examples:
-    """Examples whose tags keep to the scheme, by the rule of data/schemes.py."""
+def _odd(sentences: list[list[str]]) -> list[str]:
+    """Tags that begin with no letter of a scheme, where nine of ten that are not O do: slips, not parts of speech."""
+    times = Counter(tag for tags in sentences for tag in tags if tag != "O")
+    odd = sorted(tag for tag in times if tag[:2] not in ("B-", "I-", "E-", "S-") or not tag[2:])
+    return odd if sum(times[tag] for tag in odd) <= times.total() / 10 else []
+
+
+def _repaired(
+    key: str, examples: Examples, scheme: str | None, letters: Mapping[str, str], notes: list[str]
+) -> Examples:
+    """Examples whose tags keep to the scheme, by the rule of data/schemes.py; `letters`: those of the training tags."""
     if scheme is None or examples.targets is None:
         return examples
     broken = [breaks_of(tags, scheme) for tags in examples.targets]
@@ -119,7 +138,6 @@ def _repaired(key: str, examples: Examples, scheme: str | None, notes: list[str]
         f"{key}: {sum(map(len, broken))} tags in {sum(map(bool, broken))} sentences break the scheme {scheme}, first "
         f"{place} word {at + 1}: {tags[at]} {before}; read as conlleval reads them"
     )
-    letters = letters_of(examples.targets)
     targets = [repair(tags, scheme, letters) if at else tags for tags, at in zip(examples.targets, broken, strict=True)]
     return replace(examples, targets=targets)
 

@@ -105,7 +105,8 @@ class Writer:
         shutil.copyfile(self._path, first)
         publish(first)
         # A segment every 30 s: 20,000 of a week without a restart, which would hold up a start for half an hour.
-        threading.Thread(target=_remove_all, args=(older,), daemon=True, name="cloze-metrics-remover").start()
+        self._remover = threading.Thread(target=_remove_all, args=(older,), daemon=True, name="cloze-metrics-remover")
+        self._remover.start()
 
     def write(self, record: dict[str, Any]) -> None:
         """Append one record, unless it is the evaluation that the file begins with."""
@@ -156,4 +157,5 @@ class Writer:
         self.carry()
         publish(self._path)
         if is_remote(self._path):
+            self._remover.join()
             remove(self._segments)

@@ -39,6 +39,13 @@ KINDS = pytest.mark.parametrize("kind", ["parquet", "stream", "file"])
 
 
 @KINDS
+def test_a_name_that_two_columns_have_is_refused(tmp_path: Path, kind: str):
+    table = pa.table([pa.array(["a"]), pa.array(["b"])], names=["text", "text"])
+    with pytest.raises(UserError, match="a.data: 2 columns are named 'text'; rename them"):
+        read(write(table, tmp_path / "a.data", kind), kind)
+
+
+@KINDS
 @pytest.mark.parametrize("packed", [False, True])
 def test_columns_and_fields_of_structs_are_read_and_nothing_else(tmp_path: Path, kind: str, packed: bool):
     path = write(TABLE, tmp_path / "a.data", kind)

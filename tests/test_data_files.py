@@ -85,8 +85,10 @@ def bucket(s3: dict[str, str]) -> Iterator[pyarrow.fs.FileSystem]:
             "saved/state.json": b'{"_data_files": [{"filename": "data-0.arrow"}]}', "saved/dataset_info.json": b"{}",
         }  # fmt: skip
         for name, content in files.items():
-            with filesystem.open_output_stream(f"cloze-test/corpus/{name}") as stream:
+            with filesystem.open_output_stream(f"cloze-test/corpus/{name}", compression=None) as stream:
                 stream.write(content)
+        with filesystem.open_output_stream("cloze-test/packed/p.parquet.gz", compression=None) as stream:
+            stream.write(pa.compress(sink.getvalue().to_pybytes(), "gzip", asbytes=True))
         yield filesystem
 
 
@@ -106,6 +108,7 @@ ALL = ["a1", "a2", "c1", "odd name", "x1", "x2", "p1", "p2", "d1"]
         ("s3://cloze-test/cor*/[ab]/c.jsonl.?z", ["c1"]),
         ("s3://cloze-test/corpus/b/**", ["c1", "odd name", "x1", "x2"]),
         ("s3://cloze-test/corpus/saved/*", ["d1"]),
+        ("s3://cloze-test/packed", ["p1", "p2"]),
     ],
 )
 def test_bucket_is_read_as_a_folder_is(bucket: pyarrow.fs.FileSystem, path: str, expected: list[str]):
@@ -153,7 +156,7 @@ def test_google_bucket_without_credentials_is_said_and_not_waited_for(monkeypatc
 
 def test_object_that_went_away_is_unreadable_and_named(bucket: pyarrow.fs.FileSystem):
     for name in ("gone.txt", "gone.jsonl", "gone.parquet", "gone.arrow"):
-        with bucket.open_output_stream(f"cloze-test/other/{name}") as stream:
+        with bucket.open_output_stream(f"cloze-test/other/{name}", compression=None) as stream:
             stream.write(b"text")
     files = find_files(Corpus(sources=["s3://cloze-test/other"]))  # type: ignore[arg-type]
     bucket.delete_dir("cloze-test/other")

@@ -16,7 +16,7 @@ from data.config import Corpus, Rows, Source, Tokenizer, UserError
 from data.corpus import SourceFile, find_files, group_files
 from data.prepare import CHUNK_BYTES, LARGEST_CHUNK_BYTES, chunk_bytes_of, fingerprint, prepare
 from data.store import Store
-from data.tally import tally, tell
+from data.tally import check_sources, tally, tell
 from data.tokenizer import load_tokenizer
 
 pytestmark = pytest.mark.usefixtures("ray_4_cpus")
@@ -257,3 +257,13 @@ def test_files_of_a_bucket_are_read_in_tasks_that_know_its_address(tmp_path: Pat
 
     texts = ray.get(ray.remote(num_cpus=0.5, runtime_env={"env_vars": s3})(read).remote(files))
     assert sorted(texts) == sorted(document(number) for number in range(60))
+
+
+def test_a_source_that_is_mostly_unusable_is_not_hidden_by_a_large_one() -> None:
+    good = {"path": "large", "files": 1, "documents_kept": 99_990, "documents_read": 100_000,
+            "documents_quarantined": 10, "documents_empty": 0, "documents_duplicate": 0}  # fmt: skip
+    bad = {**good, "path": "books", "documents_kept": 1, "documents_read": 50, "documents_quarantined": 49}
+    check_sources({"sources": [good]}, 0.01)
+    with pytest.raises(UserError, match="^corpus.sources.1.path=books: 49 of its 50 records are unusable, which a"):
+        check_sources({"sources": [good, bad]}, 0.01)
+    check_sources({"sources": [good, bad]}, 0.99)

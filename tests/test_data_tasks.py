@@ -69,7 +69,7 @@ def test_files_of_a_bucket(tmp_path: Path, s3: dict[str, str], monkeypatch: pyte
     bucket, _ = pyarrow.fs.FileSystem.from_uri("s3://cloze-test")
 
     def upload(path: Path) -> Any:
-        with bucket.open_output_stream(f"cloze-test/tasks/{path.name}") as file:
+        with bucket.open_output_stream(f"cloze-test/tasks/{path.name}", compression=None) as file:
             file.write(path.read_bytes())
         return f"s3://cloze-test/tasks/{path.name}"
 
@@ -241,7 +241,7 @@ def test_squad_with_several_answers_and_with_none(tmp_path: Path) -> None:
     only = tmp_path / "only.json"
     only.write_text(squad({"id": "1", "question": "who?", "answers": answers}))
     task = load("answering", only, path)
-    assert task.labels == [] and "1 questions have no answer, in training all have" in task.notes[0]
+    assert task.labels == [] and "1 questions have no answer, in training all have" in " ".join(task.notes)
 
 
 @pytest.mark.parametrize(
@@ -314,6 +314,9 @@ def test_queries_and_passages_by_id(tmp_path: Path) -> None:
         ("classification", {"text": [], "label": []}, "holds no examples"),
         ("classification", {"text": [" ", None], "label": ["a", "b"]}, "holds no examples (2 with a blank text)"),
         ("multi_label", {"text": ["x"], "label": [""]}, "have no label at all"),
+        ("multi_label", {"text": ["x", "y"], "label": ["[0, 1, 0]", "[1, 1, 0]"]}, "is a vector of 0 and 1; give the"),
+        ("multi_label", {"text": ["x"], "label": ["[" * 100_000]}, "no list in JSON nor labels between commas"),
+        ("regression", {"text": ["x", "y"], "label": ["1", "9" * 400]}, "not a number"),
         ("multi_label", {"text": ["x"], "label": ["['a', 'b']"]}, "no list in JSON nor labels between commas"),
         ("regression", {"text": ["x", "y"], "label": [1, "three"]}, "a.csv:3: label is 'three', not a number"),
         ("regression", {"text": ["x", "y"], "label": ["1", "nan"]}, "a.csv:3: label is 'nan', not a number"),
@@ -335,6 +338,39 @@ def test_what_is_wrong_is_one_line(tmp_path: Path, kind: str, columns: dict[str,
     line = fault(kind, path, choices=("c", "d"))
     assert line.startswith(f"task.train={path}: ") or "no column" in line
     assert told in line
+
+
+def test_examples_with_a_blank_text_are_told(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", {"text": ["x", " ", "y", ""], "label": ["a", "b", "b", "a"]})
+    assert f"task.train={path}: 2 examples with a blank text left out" in load("classification", path).notes
+
+
+def test_a_slip_among_tags_does_not_make_them_parts_of_speech(tmp_path: Path) -> None:
+    """Whose score would be of tokens, nearly all O, and not of entities."""
+    sentences = "Ada B-PER\nLovelace I-PER\nsat O\n\n" * 10
+    path = tmp_path / "a.conll"
+    path.write_text(sentences + "Bob B_PER\n\n")
+    told = f"task.train={path}: most tags mark entities, but 'B_PER' is of no scheme; repair the file"
+    assert fault("tagging", path) == told
+    path.write_text("Ada NOUN\nsat VERB\nO X-ray\n\n" * 2)
+    assert load("tagging", path).scheme is None
+    path.write_text("".join(f"# id {n}  domain=en\n{sentences}" for n in range(3)))
+    assert load("tagging", path).scheme == "bio"
+
+
+def test_a_word_that_is_the_sign_of_a_comment(tmp_path: Path) -> None:
+    path = tmp_path / "a.conll"
+    path.write_text("# sentence 1 of 2\n# O\n1 O\nAda B-PER\n\nhome B-LOC\n# O\n")
+    train = load("tagging", path).train
+    assert train.words == [["#", "1", "Ada"], ["home", "#"]]
+
+
+def test_a_validation_file_is_repaired_with_the_letters_of_the_training_file(tmp_path: Path) -> None:
+    train, dev = tmp_path / "a.conll", tmp_path / "b.conll"
+    train.write_text("Ada U-PER\nsat O\n\nNew B-LOC\nYork L-LOC\nCity O\n\n")
+    dev.write_text("York L-LOC\nsat O\n\nNew B-LOC\nYork L-LOC\n\n")
+    with pytest.raises(UserError, match="labels that task.train has not: 'U-LOC'"):
+        load("tagging", train, dev)
 
 
 def test_a_pair_with_one_side_missing(tmp_path: Path) -> None:
