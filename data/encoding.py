@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer as Backend
 
 PIECES_KEPT = 300_000  # English text of 1 GB has about as many distinct words; 60 MB. More, and the table begins anew
+TOKENS_KEPT = 3_000_000  # and so it does where pieces are whole sentences, which hardly ever come again
 BATCH_CHARACTERS = 500_000  # handed to the tokenizer at once: its encodings take about 60 bytes per character
 # Characters that BERT's normaliser sets apart: fewer than it does (the planes beyond), which is as right.
 _CHINESE = "\\u3400-\\u4dbf\\u4e00-\\u9fff\\uf900-\\ufaff"
@@ -98,7 +99,7 @@ class Encoder:
         """Look the pieces of texts up, after those that are new were tokenised."""
         pieces = [self._pieces(text) for text in texts]
         flat = list(chain.from_iterable(pieces))
-        if len(self._numbers) > PIECES_KEPT:
+        if len(self._numbers) > PIECES_KEPT or len(self._ids) > TOKENS_KEPT:
             self._forget()
         new = dict.fromkeys(flat).keys() - self._numbers.keys()
         if new:

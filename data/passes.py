@@ -16,6 +16,7 @@ from data.corpus import SourceFile
 from data.tokens import write_rows
 
 COUNTED_BYTES = 100_000_000  # of text whose words train the tokenizer: more changes 8,192 pieces little
+QUARANTINED = 100_000  # unusable records that are described; all are counted
 # Asked of Ray per task: unequal, so that Ray does not join the two stages of a pass, and one big file, which one task
 # reads, is hashed and tokenised by many.
 READ_CPUS, WORK_CPUS = 0.25, 0.5
@@ -78,11 +79,14 @@ def scan(
         return pa.table({"scan": pa.array([pickle.dumps(found)], pa.large_binary())})
 
     scans: list[Scan] = []
-    done = documents = 0
+    done = documents = described = 0
     for row in _run("scan", list(enumerate(groups)), chunk_bytes, execution, (read, READ_CPUS), (count, WORK_CPUS)):
         result: Scan = pickle.loads(row["scan"])
         if result.fault:
             raise UserError(result.fault)
+        described += len(result.chunk.bads)
+        if described > QUARANTINED:  # of a corpus that is bad throughout they would fill the driver's memory
+            del result.chunk.bads[:]
         scans.append(result)
         documents += len(result.hashes)
         done += sizes[result.chunk.group] if result.chunk.is_last else 0

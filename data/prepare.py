@@ -18,7 +18,7 @@ from data.census import Scan, check, decide, take_census
 from data.config import Corpus, Rows, Tokenizer, UserError
 from data.corpus import DOCSTRINGS, SourceFile, find_files, group_files
 from data.encoding import open_segmenter
-from data.passes import Execution, Progress, scan, write
+from data.passes import QUARANTINED, Execution, Progress, scan, write
 from data.records import Bad
 from data.storage import alone, fetch, fetch_once, publish, shown
 from data.store import MANIFEST, Store, check_shards, fresh_folder, open_store
@@ -31,7 +31,6 @@ FORMAT = 4  # of the store; a change makes every older store a different one
 # (400 GB) has larger ones, up to what one task may hold.
 CHUNK_BYTES, LARGEST_CHUNK_BYTES, MOST_CHUNKS = 4_000_000, 64_000_000, 100_000
 QUARANTINE = "quarantine.jsonl"
-QUARANTINED = 100_000  # records described there; all are counted
 
 
 def chunk_bytes_of(files: list[SourceFile]) -> int:

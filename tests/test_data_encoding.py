@@ -164,6 +164,16 @@ def test_memory_of_pieces_is_bounded(monkeypatch: pytest.MonkeyPatch):
     assert len(encoder._numbers) < 50 + 400
 
 
+def test_memory_of_long_pieces_is_bounded_too(monkeypatch: pytest.MonkeyPatch):
+    """Of a tokenizer that treats whole sentences, few pieces are many tokens."""
+    monkeypatch.setattr(encoding, "TOKENS_KEPT", 1000)
+    monkeypatch.setattr(encoding, "BATCH_CHARACTERS", 4000)
+    encoder = Encoder(text_backend(BACKENDS["unigram, unsplit"].to_str()), None)
+    texts = [" ".join([f"the stone number {i}"] * 20) for i in range(100)]
+    assert looked_up(encoder, texts) == plain("unigram, unsplit", texts)
+    assert len(encoder._ids) < 1000 + 4000
+
+
 def test_an_encoder_is_known_by_the_tokenizer_not_by_its_folder(tmp_path: Path):
     for kind in ("wordpiece", "bpe", "wordpiece"):
         BACKENDS[kind].save(str(tmp_path / "tokenizer.json"))
