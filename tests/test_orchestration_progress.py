@@ -4,6 +4,7 @@ import doctest
 import fcntl
 import os
 import pty
+import re
 import struct
 import subprocess
 import sys
@@ -141,9 +142,9 @@ def test_one_live_line_on_a_terminal():
             update("2,000 steps, loss 5.11", 1.0)
     """)
     assert "step 1 [not a tag] loss loss" in seen
-    assert "20%  0 s so far" in seen
+    assert re.search(r"20%  \d+ s so far", seen)
     assert seen.count("\n") <= 3  # live frames overwrite one another: a long text is cut, not wrapped
-    assert seen.endswith("pretrain   2,000 steps, loss 5.11   1 s\r\n")
+    assert re.search(r"pretrain   2,000 steps, loss 5\.11   \d+ s\r\n$", seen)
     assert seen.count("\x1b[?25l") == seen.count("\x1b[?25h") == 1  # the cursor is back
 
 
@@ -200,7 +201,7 @@ def test_only_progress_and_results_reach_the_user(tmp_path):
     done, log = run_noisy(tmp_path / "demo", "")
     assert done.returncode == 0
     assert done.stdout == "best: 0.63\nafter the log\n"
-    assert done.stderr == "rows       7 rows   0 s\n"
+    assert re.fullmatch(r"rows       7 rows   \d+ s\n", done.stderr)
     for noise in ("print", "an old stdout object", "write(1)", "write(2)", "a child", "its stderr", "warnings",
                   "logging", "a handler made early"):  # fmt: skip
         assert f"noise of {noise}" in log, noise

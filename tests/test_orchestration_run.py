@@ -4,6 +4,7 @@ import errno
 import json
 import multiprocessing
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -90,8 +91,8 @@ def test_a_holder_on_another_machine_is_judged_by_its_heartbeat(config, beat_age
     if refused:
         with pytest.raises(UserError) as fault, held(run, config):
             pass
-        assert str(fault.value) == (
-            f"run r is held by process 7 on node-b, which gave a sign of life {beat_age} s ago; wait for it, stop it, "
+        assert re.sub(r"\d+ s ago", "SECONDS s ago", str(fault.value)) == (
+            f"run r is held by process 7 on node-b, which gave a sign of life SECONDS s ago; wait for it, stop it, "
             f"or give another name=NAME; after 600 s without a sign the same command goes on, at once if you know that "
             f"it is gone and delete {run}/lease.json"
         )
@@ -158,7 +159,7 @@ def test_a_driver_that_slept_while_another_took_its_run_and_ended_it_ends(config
 
 
 def test_a_holder_whose_clock_is_wrong_is_not_taken_for_gone(config, monkeypatch):
-    monkeypatch.setattr(lease, "HEARTBEAT_SECONDS", 0.2)
+    monkeypatch.setattr(lease, "HEARTBEAT_SECONDS", 2)
     run = folder_of(config)
     run.mkdir(parents=True)
     ended = threading.Event()
@@ -185,16 +186,17 @@ def test_a_holder_whose_clock_is_wrong_is_not_taken_for_gone(config, monkeypatch
 def test_a_job_waits_for_a_holder_elsewhere_that_may_be_gone(config, monkeypatch):
     """Its cluster started it again, as the node with the driver was lost; nobody else would."""
     monkeypatch.setattr(lease, "HEARTBEAT_SECONDS", 0.2)
-    monkeypatch.setattr(lease, "STALE_SECONDS", 2)
     run = folder_of(config)
     run.mkdir(parents=True)
     (run / "lease.json").write_text(json.dumps(elsewhere(0.5)))
     with pytest.raises(UserError, match="is held by process 7 on node-b"), held(run, config):
         pass
     monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
-    begun = time.monotonic()
+    monkeypatch.setattr(lease, "STALE_SECONDS", 2)
+    theirs = elsewhere(0)
+    (run / "lease.json").write_text(json.dumps(theirs))
     with held(run, config):
-        assert time.monotonic() - begun > 1 and lease.token_of(run) != "theirs"
+        assert time.time() >= float(str(theirs["beat"])) + 2 and lease.token_of(run) != "theirs"
 
 
 def test_workers_hear_whose_run_it_is(config):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -59,7 +60,9 @@ def test_the_driver_says_where_it_is_and_how_it_ended(tmp_path, monkeypatch):
         with Progress(Lines(), heart.watch).stage("pretrain") as update:
             assert status_of(tmp_path)["stage"] == "pretrain"
             update("step 5/10", 0.5, step=5, loss=2.0)
-            time.sleep(0.3)
+            until = time.monotonic() + 30
+            while status_of(tmp_path).get("step") != 5 and time.monotonic() < until:
+                time.sleep(0.02)
             status = status_of(tmp_path)
             assert (status["step"], status["steps"], status["loss"], status["fraction"]) == (5, 10, 2.0, 0.5)
             update("step 10/10", 1.0, step=10)
@@ -102,7 +105,8 @@ def test_running_is_believed_while_the_driver_lives(tmp_path):
 
 def test_a_page_tells_all_that_is_known(tmp_path):
     run = write(tmp_path, "law", state="finished")
-    assert page(read_status(run)) == [
+    *lines, began = page(read_status(run))
+    assert lines == [
         "law",
         "  state     finished",
         "  stage     pretrain  40%",
@@ -111,8 +115,8 @@ def test_a_page_tells_all_that_is_known(tmp_path):
         "  speed     12,346 tokens/s",
         "  workers   2",
         "  restarts  1",
-        "  began     1 min 00 s ago on here",
     ]
+    assert re.fullmatch(r"  began     1 min \d\d s ago on here", began)
 
 
 def test_a_sweep_shows_its_trials_and_who_leads(tmp_path):

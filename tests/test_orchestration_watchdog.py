@@ -40,10 +40,10 @@ class Rank:
     def is_there(self) -> bool:
         return True
 
-    def work(self, stages: int, then: float) -> int:
+    def work(self, stages: int, then: float, limit: float = 1.0) -> int:
         """Pass so many stages of steps, then stay in one."""
         self.beacon.at("reading", 0)
-        watchdog = Watchdog(self.beacon, self.ranks, 1.0, self.pacer).start()
+        watchdog = Watchdog(self.beacon, self.ranks, limit, self.pacer).start()
         for number in range(stages):
             time.sleep(0.05)
             self.beacon.at("forward", 1 + number)
@@ -55,7 +55,7 @@ class Rank:
         """Deliver so many files, each in a second, in one stage of saving, then stay there."""
         from orchestration import watchdog as rules  # this process's: Ray sends the class with copies of its globals
 
-        rules.SLOW["saving"] = 3.0
+        rules.SLOW["saving"] = 5.0
         self.beacon.at("saving", 1)
         watchdog = Watchdog(self.beacon, self.ranks, 1.0, self.pacer).start()
         for _ in range(files):
@@ -98,18 +98,18 @@ def test_the_waiting_rank_names_one_that_gives_no_sign_of_life(ray_4_cpus):
 def test_a_rank_that_works_is_left_alone(ray_4_cpus):
     pacer = Pacer.remote()
     rank = Rank.remote(0, 1, pacer)
-    assert ray.get(rank.work.remote(60, 0.0), timeout=40) > 0  # three seconds, each stage far below the limit
+    assert ray.get(rank.work.remote(60, 0.0, 5.0), timeout=40) > 0  # three seconds, each stage far below the limit
     assert ray.get(pacer.news.remote())["trouble"] is None
     assert ray.get(pacer.signs.remote())[0]["stage"] == "forward"
 
 
 @pytest.mark.timeout(90)
 def test_a_slow_save_is_not_stuck_while_files_of_any_rank_reach_the_storage(ray_4_cpus):
-    """A limit of 3 s; one rank delivers for 9 s, the other waits for it."""
+    """A limit of 5 s; one rank delivers for 12 s, the other waits for it."""
     pacer = Pacer.remote()
     slow, waiting = (Rank.remote(rank, 2, pacer) for rank in (1, 0))
     ray.get([slow.is_there.remote(), waiting.is_there.remote()])
-    works = [slow.save.remote(9, 0.0), waiting.save.remote(0, 9.5)]
+    works = [slow.save.remote(12, 0.0), waiting.save.remote(0, 12.5)]
     assert all(pid > 0 for pid in ray.get(works, timeout=60)) and ray.get(pacer.news.remote())["trouble"] is None
     stuck = slow.save.remote(2, 60.0)
     with pytest.raises(RayActorError):

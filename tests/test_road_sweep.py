@@ -132,3 +132,13 @@ def test_dry_run_counts_trials(swept, home, run_cloze):
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[0] == "3 points x 1 encoders x 2 seeds = 6 trials"
     assert not (home / "runs/u-sweep").exists()
+
+
+def test_a_suite_is_looked_at_whole_on_a_cluster_too_before_any_of_it_starts(swept, run_cloze, home):
+    """Else the first task would train for hours, and the typing error in the second be a line of its table."""
+    files = dict(word.split("=") for word in FILES)
+    tasks = {"good": files, "bad": {**files, "task.validation": "typo.csv", "head.kind": "classification"}}
+    done = run_cloze("sweep", "name=both", "sweep.encoders=[runs/s/export]", f"sweep.tasks={json.dumps(tasks)}")
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done.stderr
+    assert "sweep.tasks.bad: task.validation=typo.csv" in done.stderr
+    assert not (home / "runs" / "both-sweep").exists()

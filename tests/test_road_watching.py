@@ -286,12 +286,14 @@ def test_watching_ends_with_the_run(home, working):
         [sys.executable, "-m", "orchestration", "status", "law", "--watch"], cwd=home, stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    time.sleep(3)
-    assert watch.poll() is None
+    assert watch.stdout is not None
+    seen = ""
+    while "state" not in seen and (line := watch.stdout.readline()):
+        seen += line
     assert end(working[0], signal.SIGINT) == 130
-    out, error = watch.communicate(timeout=30)
+    out, error = watch.communicate(timeout=60)
     assert watch.returncode == 0, error
-    states = re.findall(r"state +(.*)", out)
+    states = re.findall(r"state +(.*)", seen + out)
     assert states[0] == "running" and states[-1].startswith("stopped (stopped and saved at step ")
 
     working[1].kill()  # a driver that is gone without a word

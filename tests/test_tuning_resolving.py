@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from test_data_tasks import squad, write
 from tiny_encoder import write_encoder
 
@@ -109,7 +108,7 @@ def test_columns_that_the_winner_will_ask_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["classification", "multi_label", "tagging"])
-def test_labels_that_training_has_not_are_errors_of_the_score(tmp_path: Path, kind: str) -> None:
+def test_labels_that_training_has_not_are_errors_of_the_score(tmp_path: Path, one_thread: None, kind: str) -> None:
     """Four validation examples that a head learns, four with a label it cannot know: n is all eight."""
     encoder = write_encoder(tmp_path / "encoder", width=32)
     known = {"w1": "a", "w2": "b"}
@@ -125,6 +124,5 @@ def test_labels_that_training_has_not_are_errors_of_the_score(tmp_path: Path, ki
     settings = Finetune(mode="full", learning_rate=3e-3, epochs=8, length=8, global_batch=8)
     parts = [read_part(split, task, goal, encoder, settings, head) for split in (task.train, task.validation)]
     assert goal.labels == ("a", "b")
-    torch.set_num_threads(1)
     outcome, _ = run_trial(Work(settings, head, encoder, goal, parts[0].encoded, parts[1], 0), lambda record: None)
     assert outcome["status"] == "done" and outcome["score"] == 4 / 8

@@ -126,13 +126,12 @@ def test_the_winner_loads_without_cloze_with_equal_logits(finished, tmp_path) ->
     assert "validation accuracy" in (run / "best" / "README.md").read_text()
 
 
-def test_a_trial_run_alone_gives_the_sweeps_result(finished) -> None:
+def test_a_trial_run_alone_gives_the_sweeps_result(finished, one_thread) -> None:
     config, run, entries, _ = finished
     task, encoder = make_task(), Path(config.storage) / "tiny" / "export"
     entry = next(e for e in entries if (e["encoder"], e["learning_rate"]) == ("pretrained", 3e-3))
     train, validation = read(task.train, encoder), read(task.validation, encoder)
     settings = Finetune(mode="full", learning_rate=3e-3, epochs=6, length=16, global_batch=16)
-    torch.set_num_threads(1)
     outcome, _ = run_trial(Work(settings, Head(), encoder, GOAL, train.encoded, validation, 3), lambda record: None)
     result = json.loads((run / "trials" / entry["trials"][0] / "result.json").read_text())
     for alone, swept in zip(outcome["epochs"], result["epochs"], strict=True):
