@@ -1,6 +1,6 @@
 # make install   .venv/ with exact versions (constraints.txt); a second time it does nothing
 # make demo      pretrain on the embedded corpus, then sweep heads: about 10 minutes on 2 CPU cores
-# make test      every test but the slow ones, on a Ray of its own: 25 minutes or more on 2 CPU cores
+# make test      every test but the slow ones, on a Ray of its own: 25 to 35 minutes on 2 CPU cores
 # make soak      the slow ones; ARGS="--slice 0/20" for a twentieth of them
 # make bench     a benchmark of tests/benchmarks: BENCH=sweep ARGS=tiny; without BENCH, their names
 # make check     lint and types

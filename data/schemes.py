@@ -97,6 +97,12 @@ def repair(tags: Sequence[str], scheme: str, letters: Mapping[str, str] | None =
     return tags_of(entities_of(tags), len(tags), scheme, letters)
 
 
+def marks_entity(tag: str) -> bool:
+    """Whether a tag is a letter of the schemes, a dash and a type."""
+    letter, _, type_ = tag.partition("-")
+    return letter in LETTERS and bool(type_)
+
+
 def detect_scheme(sentences: Sequence[Sequence[str]]) -> str | None:
     """The scheme that the tags of all sentences break least, of equals the first in the table above; None: no scheme.
 
@@ -105,7 +111,7 @@ def detect_scheme(sentences: Sequence[Sequence[str]]) -> str | None:
     """
     tags = {tag for sentence in sentences for tag in sentence}
     marked = tags - {OUTSIDE}
-    if not marked or any(tag.partition("-")[0] not in LETTERS or not tag.partition("-")[2] for tag in marked):
+    if not marked or not all(map(marks_entity, marked)):
         return None
     letters = {split_tag(tag)[0] for tag in marked}
     if letters == {"I"}:

@@ -21,7 +21,7 @@ from data.examples import NO_ANSWER, Examples, TaskData
 from data.holdout import LEAST_SPLIT, count_units, hold_out
 from data.labelled import read_examples
 from data.passages import read_passages
-from data.schemes import breaks_of, detect_scheme, letters_of, repair
+from data.schemes import breaks_of, detect_scheme, letters_of, marks_entity, repair
 
 NAMED = 5  # values named in a message before it says "..."
 
@@ -115,9 +115,9 @@ def _scheme(given: str | None, key: str, train: Examples) -> str | None:
 
 
 def _odd(sentences: list[list[str]]) -> list[str]:
-    """Tags that begin with no letter of a scheme, where nine of ten that are not O do: slips, not parts of speech."""
+    """Tags that mark no entity, where nine of ten that are not O do: slips, not parts of speech."""
     times = Counter(tag for tags in sentences for tag in tags if tag != "O")
-    odd = sorted(tag for tag in times if tag[:2] not in ("B-", "I-", "E-", "S-") or not tag[2:])
+    odd = sorted(tag for tag in times if not marks_entity(tag))
     return odd if sum(times[tag] for tag in odd) <= times.total() / 10 else []
 
 

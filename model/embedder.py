@@ -12,7 +12,7 @@ from model.encoder import check_folder
 from model.families import longest_row
 from model.heads.building import make_model, wrap
 from model.heads.contract import HeadModule
-from model.heads.description import Description, check_sentences, read_description, read_prompts
+from model.heads.description import Description, read_description, read_prompts
 from model.heads.loading import load_head
 from model.opening import check_files, check_tokenizer, one_line, open_tokenizer
 from model.quiet import quiet_transformers
@@ -48,7 +48,6 @@ def check_embedder(folder: Path, role: Role | None = None, pickled: bool = False
     if not (folder / SENTENCES_FILE).is_file():
         return _no_prefix(role)
     prompts, default = read_prompts(folder)
-    check_sentences(folder)
     names = {"query": ("query",), "passage": ("passage", "document"), None: (default,)}[role]
     found = [prompts[name] for name in names if name in prompts]
     return found[0] if found else _no_prefix(role)

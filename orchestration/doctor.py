@@ -219,7 +219,8 @@ def _rings(survey: Survey, actors: dict[str, Any], patience: float) -> Iterator[
     if len(actors) > 1:
         yield _ring("gloo", list(actors.values()), patience)
     real = [p for p, facts in survey.told() if p.gpus >= 1 and facts["torch_gpus"] and p.id in actors]
-    if busy := [node for node in real if available_resources_per_node().get(node.id, {}).get("GPU", 0) < 1]:
+    free = available_resources_per_node() if len(real) > 1 else {}
+    if len(real) > 1 and (busy := [node for node in real if free.get(node.id, {}).get("GPU", 0) < 1]):
         yield Ring("nccl", len(real), None, busy=len(busy))
     elif len(real) > 1:
         ranks = [_actor(node, gpus=1) for node in real]

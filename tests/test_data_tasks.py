@@ -353,6 +353,8 @@ def test_a_slip_among_tags_does_not_make_them_parts_of_speech(tmp_path: Path) ->
     path.write_text(sentences + "Bob B_PER\n\n")
     told = f"task.train={path}: most tags mark entities, but 'B_PER' is of no scheme; repair the file"
     assert fault("tagging", path) == told
+    path.write_text("Ada U-PER\nNew B-LOC\nYork L-LOC\nsat O\n\n" * 10 + "Bob U_PER\n\n")
+    assert "'U_PER' is of no scheme" in fault("tagging", path)
     path.write_text("Ada NOUN\nsat VERB\nO X-ray\n\n" * 2)
     assert load("tagging", path).scheme is None
     path.write_text("".join(f"# id {n}  domain=en\n{sentences}" for n in range(3)))

@@ -2,6 +2,7 @@
 
 import os
 import time
+from typing import Any
 
 import pytest
 import ray
@@ -66,11 +67,17 @@ class Rank:
         return os.getpid()
 
 
+def two_ranks(pacer: object) -> list[Any]:
+    """Ranks 0 and 1, when their processes are there."""
+    ranks = [Rank.remote(rank, 2, pacer) for rank in (0, 1)]
+    ray.get([rank.is_there.remote() for rank in ranks])
+    return ranks
+
+
 @pytest.mark.timeout(60)
 def test_the_stuck_rank_ends_itself_the_waiting_one_lives(ray_4_cpus):
     pacer = Pacer.remote()
-    stuck, waiting = (Rank.remote(rank, 2, pacer) for rank in (1, 0))
-    ray.get([stuck.is_there.remote(), waiting.is_there.remote()])
+    waiting, stuck = two_ranks(pacer)
     works = [waiting.work.remote(12, 4.0), stuck.work.remote(11, 60.0)]
     with pytest.raises(RayActorError):
         ray.get(works[1], timeout=40)
@@ -107,8 +114,7 @@ def test_a_rank_that_works_is_left_alone(ray_4_cpus):
 def test_a_slow_save_is_not_stuck_while_files_of_any_rank_reach_the_storage(ray_4_cpus):
     """A limit of 5 s; one rank delivers for 12 s, the other waits for it."""
     pacer = Pacer.remote()
-    slow, waiting = (Rank.remote(rank, 2, pacer) for rank in (1, 0))
-    ray.get([slow.is_there.remote(), waiting.is_there.remote()])
+    waiting, slow = two_ranks(pacer)
     works = [slow.save.remote(12, 0.0), waiting.save.remote(0, 12.5)]
     assert all(pid > 0 for pid in ray.get(works, timeout=60)) and ray.get(pacer.news.remote())["trouble"] is None
     stuck = slow.save.remote(2, 60.0)

@@ -131,7 +131,6 @@ def _describe_sentences(folder: Path, length: int) -> Description:
     if len(modes) != 1 or len(others) > 1:
         raise ValueError(f"1_Pooling/config.json: pooling {', '.join(others)}; one of cls, mean and max is read")
     prompts, default = read_prompts(folder)
-    check_sentences(folder)
     most = _number(read_json(folder, LIMITS) or {}, "max_seq_length", 1, optional=True, file=f"{LIMITS}: ")
     query, passage = (
         next((prompts[name] for name in (*names, default) if name in prompts), "")
@@ -141,24 +140,20 @@ def _describe_sentences(folder: Path, length: int) -> Description:
     return Description("embedding", (), min(length, most or length), head, loads_with=SENTENCES)
 
 
-def check_sentences(folder: Path) -> None:
-    """Raise ValueError where sentence-transformers would do what is not done here to texts or vectors."""
-    if (read_json(folder, LIMITS) or {}).get("do_lower_case"):
-        raise ValueError(f"{LIMITS} folds case before the tokenizer; let the tokenizer do it")
-    prompts, _ = read_prompts(folder)
-    if any(prompts.values()) and (read_json(folder, "1_Pooling/config.json") or {}).get("include_prompt") is False:
-        raise ValueError("it leaves its prompts out of the mean, which is not done here; use sentence-transformers")
-
-
 def read_prompts(folder: Path) -> tuple[dict[str, str], str | None]:
     """What sentence-transformers puts before texts, by name, and the name of what stands before all of them.
 
-    Raises ValueError where the file is not what it writes.
+    Raises ValueError where the file is not what it writes, or where it would do to texts or vectors what is not done
+    here.
     """
+    if (read_json(folder, LIMITS) or {}).get("do_lower_case"):
+        raise ValueError(f"{LIMITS} folds case before the tokenizer; let the tokenizer do it")
     told = read_json(folder, PROMPTS) or {}
     prompts, default = told.get("prompts") or {}, told.get("default_prompt_name")
     if not isinstance(prompts, dict) or not all(isinstance(one, str | None) for one in (default, *prompts.values())):
         raise ValueError(f"{PROMPTS} cannot be used: its prompts, or the name of the default one, are no texts")
+    if any(prompts.values()) and (read_json(folder, "1_Pooling/config.json") or {}).get("include_prompt") is False:
+        raise ValueError("it leaves its prompts out of the mean, which is not done here; use sentence-transformers")
     return {name: prompt or "" for name, prompt in prompts.items()}, default
 
 
